@@ -41,13 +41,13 @@ class CountingLink(OwnRedisClient):
 
 
 def run(quick: bool) -> Result:
-    """One look with nothing due, and one run that trims some of the streams."""
+    """One run with nothing due, and one run that trims some of the streams."""
     with serving() as server:
-        trips, looked, trimmed = asyncio.run(_measure(server.url, trims=20 if quick else 200))
+        trips, checked, trimmed = asyncio.run(_measure(server.url, trims=20 if quick else 200))
     return Result(
         "aged_entries",
         ABOUT,
-        (Rate("looked at, nothing due", looked, "streams/s"), Rate("trimmed", trimmed, "entries/s")),
+        (Rate("checked, nothing due", checked, "streams/s"), Rate("trimmed", trimmed, "entries/s")),
         (Ratio(f"round trips over {STREAMS:,} streams", trips, TRIPS_MAX, least=False),),
     )
 

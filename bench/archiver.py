@@ -14,9 +14,10 @@ import gzip
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import redis
 from isal import isal_zlib
@@ -27,6 +28,7 @@ from bench.redis_server import serving
 from wrasse.streams.envelope import are_envelopes
 
 LARGE, SMALL, PAGE = 50_000, 1_000, 1_000
+Read = list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]  # what XREADGROUP answers, by stream
 
 
 def run(quick: bool) -> Result:
@@ -106,7 +108,7 @@ def _straight(port: int, place: Path, size: int) -> None:
     raw.close()
 
 
-def _lines(found: list[list[bytes]]) -> bytes:
+def _lines(found: Sequence[tuple[bytes, Sequence[bytes]]]) -> bytes:
     bodies = [words[1] for _, words in found]
     every = b"".join(bodies)
     plain = every.isascii() and b"\n" not in every and b"\r" not in every and b"\\" not in every
@@ -134,7 +136,7 @@ def _obvious(port: int, place: Path) -> None:
     client = redis.Redis(port=port)
     client.xgroup_create(KEY, GROUP, "0")
     number = 0
-    while found := client.xreadgroup(GROUP, "archiver-1", {KEY: ">"}, count=SMALL):
+    while found := cast(Read, client.xreadgroup(GROUP, "archiver-1", {KEY: ">"}, count=SMALL)):
         ((_, entries),) = found
         lines = []
         for id, fields in entries:

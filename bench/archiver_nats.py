@@ -11,12 +11,15 @@ from pathlib import Path
 
 import nats
 from isal import isal_zlib
+from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from bench.archiver import LARGE, stored
 from bench.archiver_scene import GROUP, SUBJECT, Place, archived, limits_of, made_body
+from bench.group_reader import STREAM
 from bench.measure import Benchmark, Rate, Ratio, Result, take_turns
-from bench.streams_nats import STREAM, _emptied, nats_server
+from bench.streams_nats import emptied
+from servers.nats import nats as nats_server
 from wrasse.archives.codec import Compression
 from wrasse.backends.nats.connect import Nats
 from wrasse.backends.sqlite.connect import Sqlite
@@ -48,7 +51,7 @@ BENCHMARK = Benchmark("archiver_nats", "a stream on NATS into archives, about 30
 
 
 async def _filled(url: str, count: int) -> Nats:
-    await _emptied(url)
+    await emptied(url)
     ids, store = Ids(SystemClock()), await Nats.open(url)
     for start in range(0, count, BATCH):
         bodies = [made_body(ids.new(), number, 0) for number in range(start, start + BATCH)]
@@ -72,16 +75,16 @@ async def _peer(url: str, place: Path, count: int) -> float:
     reader = await client.jetstream().pull_subscribe(SUBJECT, GROUP, stream=STREAM, config=config)
     began, done = clock.monotonic(), 0
     while done < count:
-        press, parts, held = isal_zlib.compressobj(1, isal_zlib.DEFLATED, 31), list[bytes](), []
-        while len(held) < min(LARGE, count - done):
-            found = await reader.fetch(min(BATCH, count - done - len(held)), timeout=10)
+        press, parts, unacked = isal_zlib.compressobj(1, isal_zlib.DEFLATED, 31), list[bytes](), list[Msg]()
+        while len(unacked) < min(LARGE, count - done):
+            found = await reader.fetch(min(BATCH, count - done - len(unacked)), timeout=10)
             lines = [m.data[:-1] + b',"stream_id":"%d"}\n' % m.metadata.sequence.stream for m in found]
             parts.append(press.compress(b"".join(lines)))
-            held += found
+            unacked += found
         stored(place, f"after-{done}.jsonl.gz", b"".join([*parts, press.flush()]))
-        for message in held:
+        for message in unacked:
             await message.ack()
-        done += len(held)
+        done += len(unacked)
     took = clock.monotonic() - began
     await client.close()
     return took

@@ -16,7 +16,8 @@ from typing import Any
 
 import hiredis
 
-from bench.redis_server import serving
+from bench.redis_server import pack, serving
+from servers.seaweed import seaweed
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.codec import Compression
@@ -64,9 +65,9 @@ class Raw:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = hiredis.Reader()
 
-    def send(self, *command: object) -> None:
+    def send(self, *command: str | bytes | int) -> None:
         """Sends one command."""
-        self._socket.sendall(hiredis.pack_command(tuple(command)))
+        self._socket.sendall(pack(command))
 
     def answer(self) -> Any:
         """The next answer."""
@@ -74,7 +75,7 @@ class Raw:
             self._reader.feed(self._socket.recv(1 << 20))
         return answer
 
-    def ask(self, *command: object) -> Any:
+    def ask(self, *command: str | bytes | int) -> Any:
         """One command and its answer."""
         self.send(*command)
         return self.answer()
@@ -170,8 +171,6 @@ def limits_of(size: int) -> BatchLimits:
 @contextlib.contextmanager
 def bucket_of() -> Iterator[Place]:
     """A bucket on a SeaweedFS of its own."""
-    from servers.seaweed import seaweed
-
     with seaweed() as server:
         import boto3
 

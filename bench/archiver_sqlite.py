@@ -9,6 +9,7 @@ import hashlib
 import shutil
 import tempfile
 from pathlib import Path
+from typing import cast
 
 import apsw
 from isal import isal_zlib
@@ -23,6 +24,7 @@ _READ = """
     SELECT ms || '-' || seq, body, ms, seq FROM entries
     WHERE stream = ? AND (ms, seq) > (?, ?) ORDER BY ms, seq LIMIT ?
 """
+Row = tuple[str, bytes, int, int]
 
 
 def run(quick: bool) -> Result:
@@ -58,7 +60,7 @@ def _raw(place: Path, count: int) -> None:
         digest, parts, start, size = hashlib.sha256(), list[bytes](), seq, 0
         press = isal_zlib.compressobj(1, isal_zlib.DEFLATED, 31)
         while size < LARGE and done < count:
-            rows = db.execute(_READ, (stream, ms, seq, PAGE)).fetchall()
+            rows = cast(list[Row], db.execute(_READ, (stream, ms, seq, PAGE)).fetchall())
             bodies = [body for _, body, _, _ in rows]
             every = b"".join(bodies)
             plain = every.isascii() and b"\n" not in every and b"\r" not in every and b"\\" not in every

@@ -58,17 +58,18 @@ def _raw_put(place: Path, count: int) -> float:
     (place / "temp").mkdir()
     for number in range(FOLDERS):
         (place / _key(number)).parent.mkdir(parents=True, exist_ok=True)
-    return seconds(lambda: [_raw_one(place, number) for number in range(FOLDERS, FOLDERS + count)])
+    return seconds(lambda: _raw_puts(place, count))
 
 
-def _raw_one(place: Path, number: int) -> None:
-    temp, name = f"{place}/temp/{number}", f"{place}/{_key(number)}"
-    file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    os.write(file, DATA)
-    os.fsync(file)
-    os.close(file)
-    os.link(temp, name)
-    folder = os.open(os.path.dirname(name), os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(folder)
-    os.close(folder)
-    os.unlink(temp)
+def _raw_puts(place: Path, count: int) -> None:
+    for number in range(FOLDERS, FOLDERS + count):
+        temp, name = f"{place}/temp/{number}", f"{place}/{_key(number)}"
+        file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        os.write(file, DATA)
+        os.fsync(file)
+        os.close(file)
+        os.link(temp, name)
+        folder = os.open(os.path.dirname(name), os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(folder)
+        os.close(folder)
+        os.unlink(temp)

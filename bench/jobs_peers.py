@@ -52,8 +52,8 @@ def _rates(every: Every) -> tuple[Rate, ...]:
         rates += [
             Rate(f"{who}: worker's CPU", figures.worker_us, "us/job"),
             Rate(f"{who}: server's CPU", figures.server_us, "us/job"),
-            Rate(f"{who}: put", figures.put),
-            Rate(f"{who}: put_many", figures.put_many),
+            Rate(f"{who}: enqueue", figures.enqueue),
+            Rate(f"{who}: enqueue_many", figures.enqueue_many),
             Rate(f"{who}: queued", figures.bytes_queued, "bytes/job"),
             Rate(f"{who}: latency p50", figures.p50 * 1_000, "us"),
             Rate(f"{who}: latency p99", figures.p99 * 1_000, "us"),

@@ -68,7 +68,7 @@ def _recovery(who: _Who) -> float:
         with stage.producer() as producer:
             worker = stage.start(words)
             try:
-                producer.ask("put_long")
+                producer.ask("enqueue_long")
                 assert _starts(stage, 1, _START_MAX), f"the job of {peer.name} did not start: {stage.log.read_text()}"
                 time.sleep(1)  # it runs, and has been told of
             finally:

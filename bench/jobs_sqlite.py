@@ -13,7 +13,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from huey import SqliteHuey  # type: ignore[import-untyped]
+from huey import SqliteHuey
 
 from bench.measure import Benchmark, Rate, Ratio, Result, seconds, take_turns
 from bench.raw_sqlite import RawLoop, insert, note_ready, open_raw, rows_of
@@ -67,7 +67,7 @@ async def _filled(place: Path, ids: list[str]) -> Sqlite:
     store = await Sqlite.open(place / "wrasse.db")
     for start in range(0, len(ids), BATCH_MAX):
         jobs = [Job(id, payload=PAYLOAD) for id in ids[start : start + BATCH_MAX]]
-        await store.jobs.enqueue(jobs, request=f"put-{start}")
+        await store.jobs.enqueue(jobs, request=f"enqueue-{start}")
     gc.collect()
     return store
 
@@ -89,8 +89,8 @@ async def _worker(place: Path, ids: list[str], warm: int) -> float:
         return tally.completed.total(), clock.monotonic()
 
     handlers.add("", handle)
-    beats = ChildHeartbeat(f"sqlite:///{place / 'wrasse.db'}", tally)
-    worker = Worker(store.jobs, handlers, clock, beats, WorkerSettings(queues=("low",)), Telemetry(tally))
+    heartbeats = ChildHeartbeat(f"sqlite:///{place / 'wrasse.db'}", tally)
+    worker = Worker(store.jobs, handlers, clock, heartbeats, WorkerSettings(queues=("low",)), Telemetry(tally))
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
         before, start = await until(warm)
@@ -102,7 +102,7 @@ async def _worker(place: Path, ids: list[str], warm: int) -> float:
 
 
 async def _port(place: Path, ids: list[str], warm: int) -> float:
-    """Take and settle on the port itself, one batch after the other."""
+    """Claims and settles on the port itself, one batch after the other."""
     store = await _filled(place, ids)
     clock = SystemClock()
     done = 0
@@ -140,7 +140,7 @@ def _huey(place: Path, ids: list[str], warm: int, *, fsync: bool | None) -> floa
     """Huey's own storage and execution in one loop, without the cost of its consumer's threads."""
     huey = SqliteHuey("bench", filename=str(place / "huey.db"), fsync=fsync)
 
-    @huey.task()  # type: ignore[untyped-decorator]
+    @huey.task()
     def handle(payload: bytes) -> None:
         return None
 

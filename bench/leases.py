@@ -22,6 +22,9 @@ from aiohttp import web
 
 from bench.leases_clients import CLIENTS, STATE
 from bench.measure import Benchmark, Rate, Ratio, Result, each_round, take_turns
+from conformance.object_stores import make_bucket
+from servers.proxy import proxy
+from servers.seaweed import seaweed
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
 from wrasse.backends.s3.address import S3Address
@@ -40,7 +43,6 @@ NS = "default"
 KEYS_IN_TURN = 64
 AWAY = 0.020  # seconds that a request takes to the bucket and back
 WEED = Path(sys.executable).parent / "weed"
-TESTS = Path(__file__).parent.parent / "tests"
 
 
 def run(quick: bool) -> Result:
@@ -239,15 +241,9 @@ def _far_away(quick: bool) -> Part:
 
 
 async def _far_cycle(count: int) -> tuple[float, float]:
-    sys.path.insert(0, str(TESTS))
-    from servers.proxy import proxy
-    from servers.seaweed import seaweed
-
     with seaweed() as server:
         async with proxy(int(server.endpoint.rpartition(":")[2])) as between:
             near = S3Address("bench", "", server.endpoint, access_key=server.key, secret_key=server.secret)
-            from conformance.object_stores import make_bucket
-
             await make_bucket(server, "bench")
             far = S3Address(
                 near.bucket, "", f"http://127.0.0.1:{between.port}", access_key=server.key, secret_key=server.secret

@@ -25,7 +25,7 @@ class _Client:
     def __init__(self, session: ClientSession, number: int) -> None:
         self._session, self._number = session, number
         self._turn = 0
-        self._held: list[tuple[dict[str, str], dict[str, str]]] = []
+        self._leases: list[tuple[dict[str, str], dict[str, str]]] = []
 
     async def empty_handler(self) -> None:
         for _ in range(PORTION):
@@ -39,7 +39,7 @@ class _Client:
         await self._acquire()
 
     async def _acquire(self) -> None:
-        self._held = []
+        self._leases = []
         for number in range(PORTION):
             key = f"{self._number}/{self._turn}/{number}"
             lease = msgspec.json.decode(
@@ -49,44 +49,44 @@ class _Client:
             )
             names = {"X-Lease-ID": "lease_id", "X-Txn-ID": "txn_id", "X-Fencing-Token": "fencing_token"}
             shown = {header: str(lease[field]) for header, field in names.items()}
-            self._held.append(({"key": key, "lease_id": lease["lease_id"], "txn_id": lease["txn_id"]}, shown))
+            self._leases.append(({"key": key, "lease_id": lease["lease_id"], "txn_id": lease["txn_id"]}, shown))
 
     async def update(self) -> None:
-        for body, shown in self._held:
+        for body, shown in self._leases:
             await self._ask("/v1/update", params={"key": body["key"]}, data=STATE, headers=shown)
 
     async def get(self) -> None:
-        for body, shown in self._held:
+        for body, shown in self._leases:
             await self._ask("/v1/get", params={"key": body["key"]}, headers=shown)
 
     async def metadata(self) -> None:
-        for body, shown in self._held:
+        for body, shown in self._leases:
             await self._ask("/v1/metadata", params={"key": body["key"]}, json={"query_hidden": True}, headers=shown)
 
     async def describe(self) -> None:
-        for body, _ in self._held:
+        for body, _ in self._leases:
             async with self._session.get("/v1/describe", params={"key": body["key"]}) as answer:
                 assert answer.status == 200, "describe"
                 await answer.read()
 
     async def remove(self) -> None:
-        for body, shown in self._held:
+        for body, shown in self._leases:
             await self._ask("/v1/remove", params={"key": body["key"]}, headers=shown)
 
     async def keepalive(self) -> None:
-        for body, shown in self._held:
+        for body, shown in self._leases:
             await self._ask("/v1/keepalive", json={**body, "ttl_seconds": 600}, headers=shown)
 
     async def release(self) -> None:
-        for body, shown in self._held:
+        for body, shown in self._leases:
             await self._ask("/v1/release", json=body, headers=shown)
 
-    async def give_back(self) -> None:
-        for body, shown in self._held:
+    async def roll_back(self) -> None:
+        for body, shown in self._leases:
             await self._ask("/v1/release", json={**body, "rollback": True}, headers=shown)
 
     async def public_get(self) -> None:
-        for body, _ in self._held:
+        for body, _ in self._leases:
             await self._ask("/v1/get", params={"key": body["key"], "public": "1"})
 
     async def _ask(self, path: str, **more: object) -> bytes:
@@ -99,7 +99,7 @@ async def _clients(server: str, turns: int) -> None:
     """Eight clients; each kind of request by itself, so that each has a rate of its own."""
     kinds = (
         "empty_handler", "acquire", "update", "get", "keepalive", "metadata", "describe", "release", "public_get",
-        "acquire_again", "remove", "give_back",
+        "acquire_again", "remove", "roll_back",
     )  # fmt: skip
     took = dict.fromkeys(kinds, 0.0)
     async with ClientSession(server) as session:
@@ -110,7 +110,7 @@ async def _clients(server: str, turns: int) -> None:
                 began = CLOCK.monotonic()
                 await asyncio.gather(*acts)
                 took[kind] += (CLOCK.monotonic() - began) * bool(turn)  # the first turn warms up
-    del took["give_back"]  # a release without a change, so that the next turn finds no key held
+    del took["roll_back"]  # a release without a change, so that the next turn finds no key leased
     for kind, seconds in took.items():
         print(kind.replace("_", " "), turns * PORTION * CLIENTS / seconds)
 

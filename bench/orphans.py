@@ -31,7 +31,7 @@ from wrasse.ports.catalog import Reference
 from wrasse.ports.objects import ObjectInfo
 from wrasse.ports.page import Page
 
-ABOUT = "a complete look at objects and as many references, seconds and memory"
+ABOUT = "a complete scan of objects and as many references, seconds and memory"
 CLOCK = SystemClock()
 GAP = 100
 SECONDS_MAX = 15.0
@@ -102,10 +102,13 @@ class Rows:
         """None is, of those it is asked about."""
         return [None] * len(keys)
 
+    def leader(self, name: str) -> None:
+        """It has no locks of sessions."""
+
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """What two scans cost: the seconds of the first, and the peak of memory before it and after both."""
+class ScanCost:
+    """What two scans cost: the seconds of the first, and the peak of memory before them and after both."""
 
     objects: int
     seconds: float
@@ -114,22 +117,23 @@ class Looks:
     peak: float
 
 
-async def measure(objects: int, place: Path) -> Looks:
+async def measure(objects: int, place: Path) -> ScanCost:
     """Two scans in this process."""
     store = await Sqlite.open(place / "wrasse.db", CLOCK)
     idle, field = _peak(), Field(objects, CLOCK.now())
-    desk = Scanner(ROOT, Ports(Listing(field), Rows(field), store.sightings, place / "spool", CLOCK))
+    assert store.sightings is not None, "SQLite keeps them"
+    scanner = Scanner(ROOT, Ports(Listing(field), Rows(field), store.sightings, place / "spool", CLOCK))
     taken = []
     try:
         for _ in range(2):
             began = CLOCK.monotonic()
-            counts = (await desk.scan(note=True)).scan.counts
+            counts = (await scanner.scan(note=True)).scan.counts
             taken.append(CLOCK.monotonic() - began)
             assert counts["protected"] == objects - objects // GAP, "all that are referenced"
     finally:
-        desk.close()
+        scanner.close()
         await store.close()
-    return Looks(objects, taken[0], taken[1], idle, _peak())
+    return ScanCost(objects, taken[0], taken[1], idle, _peak())
 
 
 def _peak() -> float:
@@ -138,18 +142,18 @@ def _peak() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def looked(objects: int) -> Looks:
+def measured(objects: int) -> ScanCost:
     """The same in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.orphans", str(objects)], capture_output=True, text=True, check=True
     )
-    return Looks(**json.loads(done.stdout))
+    return ScanCost(**json.loads(done.stdout))
 
 
 def run(quick: bool) -> Result:
     """A size, and three times that. The seconds of a quick run are scaled to a million."""
     size = 100_000 if quick else 1_000_000
-    one, three = looked(size), looked(3 * size)
+    one, three = measured(size), measured(3 * size)
     rates = tuple(Rate(f"{each.objects:,} objects", each.objects / each.seconds, "objects/s") for each in (one, three))
     million = one.seconds * 1_000_000 / size
     grown = (three.peak - three.idle) / (one.peak - one.idle)

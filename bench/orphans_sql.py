@@ -1,4 +1,4 @@
-"""References in PostgreSQL: how many keys a second the last look asks about, and how fast a snapshot streams.
+"""References in PostgreSQL: keys a second of the last check before a delete, and how fast a snapshot streams.
 
 The table is the design document's, with the two indexes that the how-to names. Half of the keys that are asked about
 are referenced. The server is one of the tests', on this machine. What counts is the processor time of both, client and
@@ -11,12 +11,12 @@ import asyncio
 import hashlib
 import os
 import random
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measure import Benchmark, Rate, Ratio, Result
+from servers.postgres import postgres
 from wrasse.clock import SystemClock
 from wrasse.orphans.root import Workspaces, workspaces_queries
 
@@ -36,15 +36,12 @@ INDEXES = (
 
 def run(quick: bool) -> Result:
     """Fills a table and asks."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from servers.postgres import postgres
-
     rows = 50_000 if quick else 300_000
     with postgres() as url:
         _fill(url, rows)
         asked = asyncio.run(_ask(url, rows, rounds=3 if quick else 10))
     rates = (
-        Rate(f"last look, {BATCH} keys at a time", asked.by_clock, "keys/s"),
+        Rate(f"last check, {BATCH} keys at a time", asked.by_clock, "keys/s"),
         Rate("the same, by processor time of both", asked.by_processor, "keys/s"),
         Rate("snapshot, in the order of keys", asked.streamed, "references/s"),
     )
@@ -71,7 +68,7 @@ def _fill(url: str, rows: int) -> None:
         db.execute(TABLE)
         db.execute(FILL, (rows,))
         for statement in INDEXES:
-            db.execute(statement)  # type: ignore[arg-type]
+            db.execute(statement)
 
 
 async def _ask(url: str, rows: int, rounds: int) -> Asked:

@@ -1,7 +1,7 @@
 """What Redis and redis-py can do without us: round trips, and the least that can be called a reliable worker.
 
 The raw loop claims and completes a hundred jobs with one small script, and does nothing else: no deadline, no second
-look, no result, no rescue.
+check, no result, no rescue.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class RawRedis:
         return seconds(lambda: [self._redis.lpush("raw", *piece) for piece in pieces])
 
     def script(self, count: int) -> float:
-        """Seconds for the very calls that a put of ours makes, made beforehand."""
+        """Seconds for the very calls that an enqueue of ours makes, made beforehand."""
         calls = [self._call(Job(self._ids.new(), minted=True)) for _ in range(count)]
-        return seconds(lambda: [self._redis.evalsha(self._push.sha, *call) for call in calls])
+        return seconds(lambda: [self._redis.evalsha(self._push.sha, len(keys), *keys, *args) for keys, args in calls])
 
     async def lpush_async(self, count: int) -> float:
-        """As `lpush`, in an event loop as a put of ours is."""
+        """As `lpush`, in an event loop as an enqueue of ours is."""
         jobs = self._jobs(count)
         async with redis.asyncio.Redis.from_url(self._url) as client:
             await client.ping()
@@ -74,13 +74,13 @@ class RawRedis:
             return self._clock.monotonic() - begun
 
     async def script_async(self, count: int) -> float:
-        """As `script`, in an event loop as a put of ours is."""
+        """As `script`, in an event loop as an enqueue of ours is."""
         calls = [self._call(Job(self._ids.new(), minted=True)) for _ in range(count)]
         async with redis.asyncio.Redis.from_url(self._url) as client:
             await client.ping()
             begun = self._clock.monotonic()
-            for call in calls:
-                await client.evalsha(self._push.sha, *call)
+            for keys, args in calls:
+                await client.evalsha(self._push.sha, len(keys), *keys, *args)
             return self._clock.monotonic() - begun
 
     def work(self, count: int, handle: Callable[[], object]) -> float:
@@ -114,6 +114,6 @@ class RawRedis:
         _, (_, _, _, *raws) = pushed(jobs, self._keys, self._options, self._clock.now())
         return raws
 
-    def _call(self, job: Job) -> list[Word]:
+    def _call(self, job: Job) -> tuple[list[Word], list[Word]]:
         keys, args = pushed([job], self._keys, self._options, self._clock.now())
-        return [len(keys), *keys, 0, self._ids.new(), *args]
+        return [*keys], [0, self._ids.new(), *args]

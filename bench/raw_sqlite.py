@@ -21,7 +21,7 @@ from wrasse.ports.jobs import BATCH_MAX
 
 DONE_MAX = 10_000
 QUEUE = "low"
-SILENCE = 30_000_000
+HEARTBEAT_TIMEOUT = 30_000_000
 
 _INSERT = """
     INSERT INTO jobs (seq, id, state, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
@@ -39,7 +39,7 @@ def open_raw(place: Path) -> apsw.Connection:
 
 
 def rows_of(ids: Sequence[str], payload: bytes) -> list[Row]:
-    """The rows that a put of these jobs makes."""
+    """The rows that an enqueue of these jobs makes."""
     now = _now()
     return [(seq, id, 0, QUEUE, seq, now, now, "", "low", len(payload), 0, payload) for seq, id in enumerate(ids, 1)]
 
@@ -54,13 +54,13 @@ def insert(db: apsw.Connection, rows: Sequence[Row]) -> None:
 
 
 def note_ready(db: apsw.Connection, count: int) -> None:
-    """What else a put leaves behind."""
+    """What else an enqueue changes."""
     db.execute("UPDATE numbers SET back = back + ?", (count,))
     db.execute("INSERT INTO counts VALUES (?, 0, ?), (?, 2, 0), (?, 3, 0)", (QUEUE, count, QUEUE, QUEUE))
 
 
 class RawLoop:
-    """Takes, runs and finishes jobs in batches until none is ready."""
+    """Claims, runs and completes jobs in batches until none is ready."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -70,10 +70,10 @@ class RawLoop:
 
     def run(self, enough: int) -> None:
         """The loop, until at least so many ran."""
-        while self.ran < enough and (ids := self._take()):
-            self._finish(ids)
+        while self.ran < enough and (ids := self._claim()):
+            self._complete(ids)
 
-    def _take(self) -> list[str]:
+    def _claim(self) -> list[str]:
         db, now = self._db, _now()
         self._number += 1
         db.execute("BEGIN IMMEDIATE")
@@ -82,11 +82,11 @@ class RawLoop:
             db.execute("COMMIT")
             return []
         numbers = msgspec.json.decode(seqs)
-        hold = (self._number, "nonce", "worker", now + SILENCE, now, now)
-        db.execute(claim.UPDATE_RUNNING, (*hold, apsw.carray(array("q", numbers))))
+        grant = (self._number, "nonce", "worker", now + HEARTBEAT_TIMEOUT, now, now)
+        db.execute(claim.UPDATE_RUNNING, (*grant, apsw.carray(array("q", numbers))))
         db.execute("UPDATE numbers SET back = back + 1")
         self._count((0, -len(numbers)), (2, len(numbers)))
-        self._answer(f"take {self._number}", seqs.encode(), now)
+        self._answer(f"claim {self._number}", seqs.encode(), now)
         db.execute("COMMIT")
         ids = []
         for row in msgspec.json.decode(bodies):
@@ -94,12 +94,12 @@ class RawLoop:
             ids.append(row[1])
         return ids
 
-    def _finish(self, ids: list[str]) -> None:
+    def _complete(self, ids: list[str]) -> None:
         db, now = self._db, _now()
         db.execute("BEGIN IMMEDIATE")
         seqs, queues, _ = db.execute(changes.SELECT_CURRENT, (apsw.carray(tuple(ids)), self._number, "nonce")).get
         numbers = msgspec.json.decode(seqs)
-        assert len(msgspec.json.decode(queues)) == len(ids), "every hold is current"
+        assert len(msgspec.json.decode(queues)) == len(ids), "every claim is current"
         db.execute(changes.UPDATE_DONE, (now, apsw.carray(array("q", numbers))))
         self._done += len(ids)
         excess = max(self._done - DONE_MAX, 0)
@@ -120,7 +120,7 @@ class RawLoop:
 
     def _answer(self, request: str, answer: bytes, now: int) -> None:
         asked = self._db.execute("SELECT answer FROM requests WHERE request = ?", (request,)).get
-        assert asked is None, "nobody asks twice here"
+        assert asked is None, "every request is new"
         values = (request, answer, now, time.monotonic())
         self._db.execute("INSERT INTO requests (request, answer, answered_at, ticks) VALUES (?, ?, ?, ?)", values)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import cast
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+import hiredis
 
-from servers.valkey import Valkey, valkey  # the tests are no package
+from servers.valkey import Valkey, valkey
+
+pack = cast(Callable[[tuple[str | bytes | int | float, ...]], bytes], hiredis.pack_command)
+"""The bytes of one command. The stub of hiredis allows one word only."""
 
 
 @contextlib.contextmanager

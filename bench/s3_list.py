@@ -51,7 +51,7 @@ async def _ours(endpoint: str, count: int) -> float:
     began, seen, after = time.process_time(), 0, None
     while True:
         page = await objects.page("", after, PAGE)
-        seen += sum(1 for info in page if info.key and info.version and info.size and info.modified_at)
+        seen += len([info for info in page if info.key and info.version and info.size and info.modified_at])
         after = page.cursor
         if after is None:
             break

@@ -8,7 +8,7 @@ as in a program, and making the envelope is part of publishing.
 A group is read by 1, 4 and 8 processes (`group_reader.py`), in pages of 1, 10 and 100, from a durable pull consumer
 with acks that the server confirms: ours, and nats-py with `fetch` and all `ack_sync` of a page at once. Besides rates
 it tells the processor time of a message, of all readers together and of the server, and the server's messages in and
-out: on a machine that is busy otherwise the rates say little. Last, one message for forty who wait.
+out: on a machine that is busy otherwise the rates say little. Last, one message for forty waiting consumers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from bench.group_reader import GROUP, STREAM, SUBJECT
 from bench.measure import Benchmark, Rate, Ratio, Result, seconds, take_turns
+from servers.nats import Nats as NatsServer, nats as nats_server
+from servers.process import free_ports
 from wrasse.backends.nats.client.connection import NatsConnection
 from wrasse.backends.nats.client.jetstream import JetStream, JsError
 from wrasse.backends.nats.connect import Nats
@@ -38,11 +40,6 @@ from wrasse.ports.groups import Ack
 from wrasse.ports.streams import Draft
 from wrasse.streams.envelope import Envelope, encode
 from wrasse.streams.publisher import Publication, Publisher
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-
-from servers.nats import Nats as Nats_, nats as nats_server  # the tests are no package
-from servers.process import free_ports
 
 WHO, PROCESSES, PAGES = ("wrasse", "nats-py"), (1, 4, 8), (1, 10, 100)
 BATCH = 1_000
@@ -104,7 +101,7 @@ def run(quick: bool) -> Result:
             ]
         most, one = cells["wrasse", PROCESSES[-1], page], cells["wrasse", 1, page]
         ratios.append(Ratio(f"group, pages of {page}: 8 processes to 1", most.rate / one.rate, 0.9))
-    ratios.append(Ratio("messages out of the server for one message and 40 who wait", woken, 10, least=False))
+    ratios.append(Ratio("messages out of the server for one message and 40 waiting consumers", woken, 10, least=False))
     return Result(BENCHMARK.name, BENCHMARK.about, tuple(rates), tuple(ratios))
 
 
@@ -120,7 +117,7 @@ def _envelopes(count: int) -> list[bytes]:
     return [encode(Envelope(ids.new(), SUBJECT, 1_700_000_000_000, PAYLOAD)) for _ in range(count)]
 
 
-async def _emptied(url: str) -> None:
+async def emptied(url: str) -> None:
     """A server with no streams but those of records."""
     link = await NatsConnection.open(NatsOptions.of(url))
     js = JetStream(link)
@@ -130,14 +127,14 @@ async def _emptied(url: str) -> None:
 
 
 def _raw_publish(url: str, port: int, count: int) -> float:
-    asyncio.run(_emptied(url))
+    asyncio.run(emptied(url))
     asyncio.run(_made(url))
     with _socket(port) as sock:
         batches = [
             b"".join([b"PUB %b _IN.1 %d\r\n%b\r\n" % (SUBJECT.encode(), len(each), each) for each in _envelopes(BATCH)])
             for _ in range(count // BATCH)
         ]
-        return seconds(lambda: [_confirmed(sock, batch) for batch in batches])
+        return seconds(lambda: _confirm_all(sock, batches))
 
 
 async def _made(url: str) -> None:
@@ -156,17 +153,18 @@ def _socket(port: int) -> Iterator[socket.socket]:
     sock.close()
 
 
-def _confirmed(sock: socket.socket, batch: bytes) -> None:
-    sock.sendall(batch)
-    left, tail = BATCH, b""
-    while left:
-        data = tail + sock.recv(1 << 20)
-        left -= data.count(b'"seq":') - tail.count(b'"seq":')
-        tail = data[-5:]
+def _confirm_all(sock: socket.socket, batches: Sequence[bytes]) -> None:
+    for batch in batches:
+        sock.sendall(batch)
+        left, tail = BATCH, b""
+        while left:
+            data = tail + sock.recv(1 << 20)
+            left -= data.count(b'"seq":') - tail.count(b'"seq":')
+            tail = data[-5:]
 
 
 async def _publish(url: str, count: int) -> float:
-    await _emptied(url)
+    await emptied(url)
     store = await Nats.open(url)
     publisher = Publisher(store.streams, SystemClock())
     batch = [Publication(SUBJECT, PAYLOAD)] * BATCH
@@ -182,7 +180,7 @@ async def _publish(url: str, count: int) -> float:
 
 
 async def _filled(url: str, count: int) -> Nats:
-    await _emptied(url)
+    await emptied(url)
     store = await Nats.open(url)
     envelopes = _envelopes(count)
     for start in range(0, count, BATCH):
@@ -190,7 +188,7 @@ async def _filled(url: str, count: int) -> Nats:
     return store
 
 
-def _cell(server: Nats_, monitor: int, who: str, processes: int, page: int, count: int) -> Cell:
+def _cell(server: NatsServer, monitor: int, who: str, processes: int, page: int, count: int) -> Cell:
     """Has a group of `count` messages read to its end."""
     asyncio.run(_group(server.url, count))
     command = [sys.executable, "-m", "bench.group_reader", who, server.url, str(page)]
@@ -267,7 +265,7 @@ def _messages(monitor: int) -> int:
     return told["in_msgs"] + told["out_msgs"]
 
 
-def _server_seconds(server: Nats_) -> float:
+def _server_seconds(server: NatsServer) -> float:
     """Processor seconds of the server so far."""
     words = Path(f"/proc/{server.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")

@@ -18,7 +18,7 @@ import hiredis
 
 from bench.measure import Benchmark, Rate, Ratio, Result, seconds, take_turns
 from bench.peers.quiet import conditions, hurried, hurry
-from bench.redis_server import serving
+from bench.redis_server import pack, serving
 from wrasse.backends.redis.connect import Redis
 from wrasse.clock import SystemClock
 from wrasse.ids import Ids
@@ -95,7 +95,7 @@ def _envelopes(count: int) -> list[bytes]:
 def _emptied(port: int, count: int = 0) -> _Raw:
     """A connection to a server with nothing but so many entries."""
     raw = _Raw(port)
-    raw.ask(hiredis.pack_command(("FLUSHALL",)))
+    raw.ask(pack(("FLUSHALL",)))
     _add(raw, _envelopes(count))
     return raw
 
@@ -103,7 +103,7 @@ def _emptied(port: int, count: int = 0) -> _Raw:
 def _add(raw: _Raw, envelopes: Sequence[bytes]) -> None:
     for start in range(0, len(envelopes), BATCH):
         batch = envelopes[start : start + BATCH]
-        packed = b"".join([hiredis.pack_command(("XADD", KEY, "*", "envelope", each)) for each in batch])
+        packed = b"".join([pack(("XADD", KEY, "*", "envelope", each)) for each in batch])
         raw.ask(packed, len(batch))
 
 
@@ -116,12 +116,12 @@ def _raw_publish(port: int, count: int) -> float:
 
 def _raw_read(port: int, count: int) -> float:
     raw = _emptied(port, count)
-    raw.ask(hiredis.pack_command(("XGROUP", "CREATE", KEY, GROUP, "0")))
-    read = hiredis.pack_command(("XREADGROUP", "GROUP", GROUP, "c1", "COUNT", str(BATCH), "STREAMS", KEY, ">"))
+    raw.ask(pack(("XGROUP", "CREATE", KEY, GROUP, "0")))
+    read = pack(("XREADGROUP", "GROUP", GROUP, "c1", "COUNT", str(BATCH), "STREAMS", KEY, ">"))
 
     def loop() -> None:
         while (found := raw.ask(read)[0]) is not None:
-            raw.ask(hiredis.pack_command(("XACK", KEY, GROUP, *(id for id, _ in found[0][1]))))
+            raw.ask(pack(("XACK", KEY, GROUP, *(id for id, _ in found[0][1]))))
 
     took = seconds(loop)
     raw.close()

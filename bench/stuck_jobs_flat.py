@@ -1,7 +1,7 @@
-"""A run of stuck_jobs with 100 jobs due among 1,000,000 held and waiting: against the same 100 among 10,000.
+"""A run of stuck_jobs with 100 jobs due among 1,000,000 running and ready: against the same 100 among 10,000.
 
 A run is what the engine does with a sweep's three methods: find a page, decide about each, apply the batch. Half of the
-rest is held and beating, half is waiting.
+rest is running with a fresh heartbeat, half is ready.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wrasse.sweeps.stuck_jobs import StuckJobs
 
 DUE = 100
 ABOUT = __doc__.splitlines()[0]
-_SILENCE = timedelta(seconds=30)
+_HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 _FILL = """
     WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :jobs)
     INSERT INTO jobs (seq, id, state, queue, rank, ready_at, token, nonce, attempts, deadline, claimed_at, heartbeat_at,
@@ -84,7 +84,7 @@ async def _make_due(store: Sqlite, number: int) -> None:
         stride = jobs // DUE // 2 * 2
         assert 2 * number + 2 <= stride, "as many rounds as the smaller store has fresh jobs for"
         seqs = [2 * number + 2 + stride * n for n in range(DUE)]
-        ago = to_micros(ManualClock().now() - 2 * _SILENCE)
+        ago = to_micros(ManualClock().now() - 2 * _HEARTBEAT_TIMEOUT)
         db.executemany(
             "UPDATE jobs SET deadline = ?, heartbeat_at = ? WHERE seq = ?", [(ago, ago, seq) for seq in seqs]
         )
@@ -93,7 +93,7 @@ async def _make_due(store: Sqlite, number: int) -> None:
 
 
 async def _sweep(store: Sqlite) -> float:
-    sweep = StuckJobs(store.jobs, heartbeat_timeout=_SILENCE)
+    sweep = StuckJobs(store.jobs, heartbeat_timeout=_HEARTBEAT_TIMEOUT)
     clock = SystemClock()
     start = clock.monotonic()
     page = await sweep.find(None, DUE)

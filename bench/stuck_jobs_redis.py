@@ -1,8 +1,8 @@
-"""A run of stuck_jobs on Redis with 100 jobs due among 1,000,000 queued and held: against the same 100 among 10,000.
+"""A run of stuck_jobs on Redis with 100 jobs due among 1,000,000 ready and running: against the same 100 among 10,000.
 
 A run is what the engine does with a sweep's methods: find a page, decide about each, apply the batch. Half of the rest
-is held and beating, half is waiting. The large server also has as many keys of other programs; the search for strays
-passes over those, in a time of its own that is bounded whatever there is.
+is running with a fresh heartbeat, half is ready. The large server also has as many keys of other programs; the
+search for strays passes over those, in a time of its own that is bounded whatever there is.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def _compare(urls: Sequence[str], sizes: Sequence[int], rounds: int) -> tu
         for store, taken in zip(stores, times, strict=True):
             await _make_due(store, number)
             taken.append(await _sweep(store))
-            await _finish(store)
+            await _complete(store)
     search = await _search(stores[1])
     for store in stores:
         await store.close()
@@ -107,13 +107,14 @@ async def _sweep(store: Redis) -> float:
     return taken
 
 
-async def _finish(store: Redis) -> None:
+async def _complete(store: Redis) -> None:
     """What was rescued is served next; it is done now, so that the next round is about fresh jobs."""
     claimed = await store.jobs.claim(["low"], DUE, worker="alive", heartbeat_timeout=_LONG, request=_IDS.new())
     await store.jobs.settle([Complete(job.claim) for job in claimed.jobs], request=_IDS.new())
 
 
 async def _search(store: Redis) -> float:
+    assert store.strays is not None, "Redis searches for strays"
     search = StraySearch(store.strays, _CLOCK)
     times = []
     for _ in range(5):

@@ -1,7 +1,7 @@
-"""A run of stuck_jobs over tasks, their numbers and a page of them: among 1,000,000 task records, against 10,000.
+"""A run of stuck_jobs over tasks, their counts and a page of them: among 1,000,000 task records, against 10,000.
 
 On Redis, where the records are hashes as other programs have them, and on SQLite. A run finds a hundred tasks whose
-deadline has passed, decides about each, and puts them back with the events that say so, as the engine does with the
+deadline has passed, decides about each, and requeues them with the events that say so, as the engine does with the
 sweep's three methods.
 """
 
@@ -59,10 +59,10 @@ class Stock:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of a run of the sweep, and of numbers with a page."""
+    """Seconds of a run of the sweep, and of counts with a page."""
 
     run: float
-    look: float
+    page: float
 
 
 def run(quick: bool) -> Result:
@@ -75,9 +75,9 @@ def run(quick: bool) -> Result:
         few, many = compare(sizes, rounds)
         for size, times in zip(sizes, (few, many), strict=True):
             rates.append(Rate(f"{name}: among {size:,}", DUE / times.run, "tasks/s"))
-            rates.append(Rate(f"{name}: numbers and a page of {SHOWN}, of {size:,}", 1 / times.look, "looks/s"))
+            rates.append(Rate(f"{name}: counts and a page of {SHOWN}, of {size:,}", 1 / times.page, "reads/s"))
         ratios.append(Ratio(f"{name}: run among many to among few", many.run / few.run, 1.5, least=False))
-        ratios.append(Ratio(f"{name}: numbers and a page of many to few", many.look / few.look, 1.5, least=False))
+        ratios.append(Ratio(f"{name}: counts and a page of many to few", many.page / few.page, 1.5, least=False))
     return Result("task_records", ABOUT, tuple(rates), tuple(ratios))
 
 
@@ -111,7 +111,7 @@ async def _compare(
     for place in places:
         await place.backend.close()
     few, many = (
-        Times(statistics.median(each.run for each in taken[2:]), statistics.median(each.look for each in taken[2:]))
+        Times(statistics.median(each.run for each in taken[2:]), statistics.median(each.page for each in taken[2:]))
         for taken in times
     )
     return few, many
@@ -153,7 +153,7 @@ async def _fill_sqlite(backend: Sqlite, size: int, index_entry: IndexEntry) -> N
 
 
 async def _round(place: Stock, number: int) -> Times:
-    """A hundred stopped its heartbeat, each time others; how long it takes to find them and to put them back."""
+    """A hundred stopped its heartbeat, each time others; how long it takes to find them and to requeue them."""
     records, ago = place.backend.records(TASKS), CLOCK.now() - timedelta(minutes=1)
     for n in range(number * DUE, (number + 1) * DUE):
         found = await records.get(f"mail:task_{n}")
@@ -168,9 +168,9 @@ async def _round(place: Stock, number: int) -> Times:
     assert list(outcomes) == [Outcome.DONE] * DUE, "all were due"
     counts = await place.jobs.counts()
     shown = await place.jobs.page(JobState.RUNNING, JobFilter(), None, SHOWN)
-    looked = CLOCK.monotonic()
-    assert (counts.queues[0].ready, len(shown)) == ((number + 1) * DUE, SHOWN), "numbers are right"
-    return Times(swept - start, looked - swept)
+    read = CLOCK.monotonic()
+    assert (counts.queues[0].ready, len(shown)) == ((number + 1) * DUE, SHOWN), "the counts are right"
+    return Times(swept - start, read - swept)
 
 
 def _value(number: int, until: datetime) -> bytes:

@@ -7,15 +7,19 @@ only. What is pure (a decision, an encoder, a breaker) is tested as such.
 
 from __future__ import annotations
 
-WIRE, STRAYS, DEAD = "backends/redis/test_wire.py", "conformance/test_strays.py", "backends/redis/test_dead_list.py"
+WIRE, STRAYS, DEAD = "backends/redis/test_wire.py", "conformance/test_strays.py", "backends/redis/test_lists_dead.py"
 JOBS, MOVES, FAULTS = "conformance/test_jobs.py", "conformance/test_jobs_moves.py", "conformance/test_jobs_faults.py"
 PEER = "interop/test_go_peer.py"
 ADMIN, WORK, STORM = "cli/test_admin.py", "jobs/test_redis_worker.py", "chaos/test_storm.py"
-FILES, WALK, INTAKE = (f"unit/jobs/file_producer/test_{name}.py" for name in ("files", "walk", "producer"))
+FILES, WALK, INTAKE = (f"unit/jobs/file_producer/test_{name}.py" for name in ("files", "producer_walk", "producer"))
 PRODUCER, WORKER = "runtime/test_producer.py", "unit/jobs/worker/test_worker.py"
 BREAKER, PROBES, TRACE = "unit/test_breaker.py", "unit/jobs/worker/test_breakers.py", "unit/jobs/test_trace.py"
 DAEMON, BEATS, RETRY = "runtime/test_daemon.py", "jobs/test_worker_heartbeat.py", "unit/jobs/test_retry.py"
-RUN, SEARCH, SCHEDULE = "runtime/test_redis.py", "unit/jobs/test_stray_search.py", "unit/engine/test_turn_schedule.py"
+RUN, SEARCH, SCHEDULE = (
+    "runtime/test_redis.py",
+    "unit/sweeps/test_stuck_jobs_stray_search.py",
+    "unit/engine/test_turn_schedule.py",
+)
 CHAOS, KILLS = "chaos/test_redis_worker.py", "chaos/test_many_kills.py"
 STUCK, REDIS_STRAYS = "unit/sweeps/test_stuck_jobs.py", "jobs/test_redis_strays.py"
 LIMITER, RATE = "backends/redis/test_limiter.py", "runtime/test_producer_rate.py"
@@ -87,12 +91,12 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     "39": (f"{TRACE}::test_the_ids_of_the_headers_name_the_parent",
            f"{TRACE}::test_ids_that_are_not_valid_name_nothing"),
     # recovery
-    "40": (f"{STRAYS}::test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_silence_later",
+    "40": (f"{STRAYS}::test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_timeout_later",
            f"{STRAYS}::test_a_heartbeat_that_comes_back_keeps_the_job"),
     "41": (f"{STRAYS}::test_a_server_that_does_not_answer_moves_nothing",),
     "42": (f"{STRAYS}::test_a_job_goes_back_to_where_it_came_from",
-           f"{STRAYS}::test_a_job_from_a_queue_that_nobody_knows_is_buried_as_unroutable"),
-    "43": (f"{STRAYS}::test_a_job_that_kills_every_worker_is_buried_in_the_end",),
+           f"{STRAYS}::test_a_job_from_an_unknown_queue_is_dead_lettered_as_unroutable"),
+    "43": (f"{STRAYS}::test_a_job_that_kills_every_worker_is_dead_lettered_in_the_end",),
     "44": (f"{STRAYS}::test_two_rescuers_and_the_owner_make_one_copy",),
     "45": (f"{STRAYS}::test_the_next_search_goes_on_where_the_last_one_stopped",
            f"{SEARCH}::test_a_search_stops_when_its_time_is_over"),
@@ -105,10 +109,10 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     "49": (f"{CHAOS}::test_the_job_of_a_killed_worker_is_rescued_within_a_silence_an_interval_and_a_run",
            f"{REDIS_STRAYS}::test_the_daemon_gives_back_what_a_dead_worker_of_another_program_left"),
     "50": (f"{STRAYS}::test_nothing_is_left_of_the_list_of_a_dead_worker",),
-    "51": (f"{STRAYS}::test_a_dry_look_sees_the_same_and_changes_nothing",
+    "51": (f"{STRAYS}::test_a_dry_scan_sees_the_same_and_changes_nothing",
            f"{REDIS_STRAYS}::test_a_dry_run_adopts_nothing",
            f"{STUCK}::test_a_dry_run_names_every_move_and_its_reason_and_makes_none"),
-    "52": (f"{STRAYS}::test_the_other_programs_own_recovery_takes_nothing_from_a_live_worker_of_ours",
+    "52": (f"{STRAYS}::test_the_other_programs_own_recovery_leaves_a_live_worker_of_ours_its_jobs",
            f"{PEER}::test_beside_the_peers_recovery_every_millisecond_no_job_is_lost_or_run_twice"),
     # breaker
     "53": (f"{BREAKER}::test_it_stays_closed_while_there_are_too_few_results",

@@ -9,7 +9,7 @@ AGED, STREAMS = "conformance/test_aged_entries.py", "conformance/test_streams.py
 REDIS_STREAMS = "backends/redis/test_streams.py"
 RETENTION = "unit/streams/test_retention.py"
 ARCHIVER, FAULTS, BATCH = (f"unit/archives/test_{name}.py" for name in ("archiver", "archiver_faults", "batch"))
-LINES, NAMING, LAG = (f"unit/archives/test_{name}.py" for name in ("lines", "naming", "lag"))
+LINES, NAMING, LAG = (f"unit/archives/test_{name}.py" for name in ("codec", "naming", "announce"))
 APP, KILLS, REDIS = (f"archives/test_archiver{name}.py" for name in ("", "_kills", "_redis"))
 
 BEHAVIOURS: dict[str, tuple[str, ...]] = {
@@ -33,7 +33,7 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     "133": (f"{RETENTION}::test_the_rule_that_names_a_stream_most_closely_is_about_it",
             f"{AGED}::test_a_stream_without_a_rule_is_never_trimmed"),
     "134": (f"{STREAMS}::test_what_a_protecting_group_has_not_acked_is_kept",
-            "backends/nats/test_ages.py::test_no_stream_that_is_protected_gets_an_age",
+            "backends/nats/test_group_cursors_ages.py::test_no_stream_that_is_protected_gets_an_age",
             "archives/test_archiver_nats.py::test_what_a_limit_of_the_server_took_unarchived_is_counted_and_told"),
     # the archiver
     "135": (f"{BATCH}::test_a_batch_is_complete_at_its_size",

@@ -2,13 +2,13 @@
 in tests/conformance run on memory, SQLite, Redis and NATS.
 
 Number 96, records that expire after 200 ms, has no place: nothing of ours expires, a sweep takes it away, as
-docs/design/deviations.md says; that a record of another program may expire is part of 99. Number 98, scans that
+docs/design/seeds.md says; that a record of another program may expire is part of 99. Number 98, scans that
 compare numbers, is the due index here.
 """
 
 from __future__ import annotations
 
-FLAT, RECORDS = "backends/redis/test_flat_records.py", "conformance/test_records.py"
+FLAT, RECORDS = "backends/redis/test_records_flat.py", "conformance/test_records.py"
 DEAD, SILENT = "conformance/test_dead_consumers.py", "unit/sweeps/test_dead_consumers.py"
 REDIS = "backends/redis/test_upkeep.py"
 
@@ -26,15 +26,15 @@ UPKEEP: dict[str, tuple[str, ...]] = {
     "100": (f"{RECORDS}::test_a_missing_record_is_none",
             f"{FLAT}::test_a_task_is_a_hash_with_one_field_for_each_key",
             "unit/jobs/stream_tasks/test_fields.py::test_both_spellings_of_a_record_name_its_task"),
-    "101": (f"{DEAD}::test_a_silent_consumer_is_removed_and_what_it_held_is_delivered_with_its_count",
+    "101": (f"{DEAD}::test_a_dead_consumer_is_removed_and_its_entries_are_delivered_with_their_count",
             f"{REDIS}::test_a_consumer_of_another_program_that_holds_something_is_never_removed"),
     "102": (f"{DEAD}::test_a_live_consumer_on_a_quiet_stream_is_left_alone",
             f"{REDIS}::test_an_idle_consumer_of_another_program_is_removed_at_the_second_look"),
-    "103": (f"{DEAD}::test_a_consumer_that_fell_silent_a_short_while_ago_is_waited_for",
-            f"{DEAD}::test_a_consumer_that_comes_back_between_look_and_removal_stays",
+    "103": (f"{DEAD}::test_a_consumer_that_died_a_short_while_ago_is_waited_for",
+            f"{DEAD}::test_a_consumer_that_comes_back_between_check_and_removal_stays",
             f"{SILENT}::test_one_of_another_program_needs_two_looks_and_empty_hands"),
-    "104": (f"{DEAD}::test_a_silent_consumer_is_removed_and_what_it_held_is_delivered_with_its_count",),
-    "105": (f"{DEAD}::test_a_group_that_nobody_reads_raises_one_alert_until_it_changes",),
+    "104": (f"{DEAD}::test_a_dead_consumer_is_removed_and_its_entries_are_delivered_with_their_count",),
+    "105": (f"{DEAD}::test_a_group_without_readers_raises_one_alert_until_it_changes",),
     "106": (f"{DEAD}::test_groups_to_be_ignored_and_that_of_the_origin_are_left_alone",
             f"{DEAD}::test_a_group_whose_entries_are_all_acked_is_in_order_without_consumers"),
     "107": (f"{DEAD}::test_after_many_restarts_one_run_leaves_only_the_living",),

@@ -29,7 +29,7 @@ from wrasse.backends.redis.client import transport as redis_wire
 from wrasse.backends.s3 import xml
 from wrasse.backends.sql import catalog as sql_catalog
 from wrasse.backends.sql.address import SqlAddress
-from wrasse.backends.sqlite import catalog, records as sqlite_records
+from wrasse.backends.sqlite import catalog
 from wrasse.backends.sqlite.jobs.job_listing import parse_cursor
 from wrasse.cli.archives import moment_of
 from wrasse.cli.streams import start_at
@@ -222,7 +222,7 @@ def _cron(text: str) -> object:
 
 def _cursor(text: str) -> object:
     reads: tuple[Callable[[str], object], ...] = (
-        read_cursor, parse_cursor, sqlite_records._moment, records._moment,
+        read_cursor, parse_cursor, records._moment,
         catalog._place, sql_catalog._place, memory_shelves._position,
         task_fields.read_position, DueCursor.parse,
     )  # fmt: skip

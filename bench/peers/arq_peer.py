@@ -42,7 +42,7 @@ class WorkerSettings:
 
 
 class Client(AsyncClient):
-    """Puts jobs."""
+    """Enqueues jobs."""
 
     async def open(self) -> None:
         self.pool = await create_pool(SETTINGS)
@@ -50,7 +50,7 @@ class Client(AsyncClient):
     async def one(self) -> None:
         await self.pool.enqueue_job("noop")
 
-    def put_long(self) -> None:
+    def enqueue_long(self) -> None:
         """The job whose worker is killed."""
         self.loop.run_until_complete(self.pool.enqueue_job("long"))
 

@@ -1,8 +1,8 @@
-"""One peer in one mode, measured: puts, the rate of one worker, what it costs, and how soon an idle worker starts.
+"""One peer in one mode, measured: enqueues, the rate of one worker, what it costs, and how soon an idle worker starts.
 
-Throughput: all jobs are put first, then one worker command starts; the rate is that of the marks its jobs leave, from
-a tenth of the way to the last, so that neither its start nor its first small steps count. Processor time per job says
-more than the rate on a machine that others use.
+Throughput: all jobs are enqueued first, then one worker command starts; the rate is that of the marks its jobs leave,
+from a tenth of the way to the last, so that neither its start nor its first small steps count. Processor time per job
+says more than the rate on a machine that others use.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _START_MAX = 60.0
 class Figures:
     """What one round gave. 0 stands for what a peer does not have, or what was not measured."""
 
-    put: float  # jobs/s, each after the answer to the one before
-    put_abreast: float  # jobs/s, a hundred under way
-    put_many: float  # jobs/s, by its call for many
+    enqueue: float  # jobs/s, each after the answer to the one before
+    enqueue_concurrently: float  # jobs/s, a hundred under way
+    enqueue_many: float  # jobs/s, by its call for many
     bytes_queued: float  # of the server's memory, per queued job
     rate: float  # no-op jobs/s of one worker command
     worker_us: float  # processor time of the worker per job
     server_us: float  # and of the server
-    p50: float  # ms from the put to the job
+    p50: float  # ms from the enqueue to the job
     p99: float
     others: float  # cores that others used meanwhile, at most
-    left: int  # jobs unfinished at the end
+    left: float  # jobs unfinished at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +75,23 @@ def _round(
     stage: Stage, producer: Producer, server: _Server, own: tuple[int, ...], share: float, latency: bool
 ) -> Figures:
     jobs, few = max(100, int(stage.mode.jobs * share)), max(100, int(min(stage.mode.jobs, 5_000) * share))
-    shares, rates = [], []
-    for do in ("put", "put_abreast", "put_many"):
+    shares, rates = [], dict[str, float]()
+    for do in ("enqueue", "enqueue_concurrently", "enqueue_many"):
         _fresh(stage, producer)
         others, took = Others(own), producer.ask(do, few)
-        rates.append(few / took if took else 0.0)
+        rates[do] = few / took if took else 0.0
         shares.append(others.share())
     size = _fill(stage, producer, server, jobs)
     rate, worker_us, server_us, left, share_then = _work(stage, producer, server, own, jobs)
     latencies = _latencies(stage, producer, share) if latency else []
     return Figures(
-        *rates, size, rate, worker_us, server_us, _percentile(latencies, 0.5), _percentile(latencies, 0.99),
-        max(*shares, share_then), left,
+        **rates, bytes_queued=size, rate=rate, worker_us=worker_us, server_us=server_us,
+        p50=_percentile(latencies, 0.5), p99=_percentile(latencies, 0.99), others=max(*shares, share_then), left=left,
     )  # fmt: skip
 
 
 def _fresh(stage: Stage, producer: Producer) -> None:
-    producer.ask("put", 20)  # whatever is set up on first use is
+    producer.ask("enqueue", 20)  # whatever is set up on first use is
     producer.ask("empty")
     stage.clear()
 
@@ -99,8 +99,8 @@ def _fresh(stage: Stage, producer: Producer) -> None:
 def _fill(stage: Stage, producer: Producer, server: _Server, jobs: int) -> float:
     _fresh(stage, producer)
     before = server.memory()
-    if producer.ask("put_many", jobs) is None and producer.ask("put_abreast", jobs) is None:
-        producer.ask("put", jobs)
+    if producer.ask("enqueue_many", jobs) is None and producer.ask("enqueue_concurrently", jobs) is None:
+        producer.ask("enqueue", jobs)
     return (server.memory() - before) / jobs
 
 

@@ -66,7 +66,7 @@ async def long_job_async() -> None:
 
 
 class AsyncClient:
-    """What a producer is whose peer puts asynchronously: one private event loop."""
+    """What a producer is whose peer enqueues asynchronously: one private event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()  # uvloop's, where the mode installs it
@@ -77,11 +77,11 @@ class AsyncClient:
         """Connects."""
 
     async def one(self) -> None:
-        """Puts one no-op job."""
+        """Enqueues one no-op job."""
         raise NotImplementedError
 
-    def put(self, count: int) -> None:
-        """Puts jobs, each after the answer to the one before."""
+    def enqueue(self, count: int) -> None:
+        """Enqueues jobs, each after the answer to the one before."""
 
         async def go() -> None:
             for _ in range(count):
@@ -89,8 +89,8 @@ class AsyncClient:
 
         self.loop.run_until_complete(go())
 
-    def put_abreast(self, count: int, width: int = 100) -> None:
-        """What a web server does under load: many puts are under way at once."""
+    def enqueue_concurrently(self, count: int, width: int = 100) -> None:
+        """What a web server does under load: many enqueues run concurrently."""
 
         async def go() -> None:
             for start in range(0, count, width):

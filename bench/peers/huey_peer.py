@@ -24,14 +24,14 @@ def long() -> None:
 
 
 class Client:
-    """Puts jobs."""
+    """Enqueues jobs."""
 
-    def put(self, count: int) -> None:
+    def enqueue(self, count: int) -> None:
         """One after the other."""
         for _ in range(count):
             noop()
 
-    def put_long(self) -> None:
+    def enqueue_long(self) -> None:
         """The job whose worker is killed."""
         long()
 

@@ -53,13 +53,13 @@ def _empty(client: Any, server: Any) -> None:
 
 
 def _latencies(client: Any, count: int, gap: tuple[float, float]) -> list[float]:
-    """Seconds from before the put to the first line of the job, one job at a time, at irregular moments. -1: lost."""
-    client.put(1)
+    """Seconds from before the enqueue to the first line of the job, one job at a time, irregularly. -1: lost."""
+    client.enqueue(1)
     seen, found = _wait_marks(1, 60), []
     for _ in range(count if seen else 0):
         time.sleep(random.uniform(*gap))
         began = time.monotonic()
-        client.put(1)
+        client.enqueue(1)
         seen = _wait_marks(seen + 1, 20)
         found.append(given.last_mark() - began if seen else -1.0)
     return found

@@ -23,23 +23,23 @@ def long() -> None:
 
 
 class Client:
-    """Puts jobs."""
+    """Enqueues jobs."""
 
     def __init__(self) -> None:
         self.queue = rq.Queue("default", connection=redis.Redis.from_url(URL))
 
-    def put(self, count: int) -> None:
+    def enqueue(self, count: int) -> None:
         """One after the other."""
         for _ in range(count):
             self.queue.enqueue(noop, **NOTHING_KEPT)
 
-    def put_many(self, count: int, size: int = 100) -> None:
+    def enqueue_many(self, count: int, size: int = 100) -> None:
         """By its call for many."""
         for start in range(0, count, size):
             wanted = range(min(size, count - start))
             self.queue.enqueue_many([rq.Queue.prepare_data(noop, **NOTHING_KEPT) for _ in wanted])
 
-    def put_long(self) -> None:
+    def enqueue_long(self) -> None:
         """The job whose worker is killed."""
         self.queue.enqueue(long, **({"retry": rq.Retry(max=3)} if TUNED else {}))
 

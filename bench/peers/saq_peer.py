@@ -23,9 +23,9 @@ async def noop(ctx: object) -> None:
 
 
 async def long(ctx: Any) -> None:
-    """The job whose worker is killed. It beats for itself: saq does not."""
+    """The job whose worker is killed. It sends its own heartbeats: saq does not."""
 
-    async def beat() -> None:
+    async def send_heartbeats() -> None:
         while True:
             await asyncio.sleep(1)
             await ctx["job"].update()
@@ -33,11 +33,11 @@ async def long(ctx: Any) -> None:
     if not TUNED:
         await long_job_async()
         return
-    beating = asyncio.create_task(beat())
+    heartbeats = asyncio.create_task(send_heartbeats())
     try:
         await long_job_async()
     finally:
-        beating.cancel()
+        heartbeats.cancel()
 
 
 settings = {"queue": queue, "functions": [noop, long], "concurrency": 50 if MODE == "tuned" else 10}
@@ -46,7 +46,7 @@ if TUNED:
 
 
 class Client(AsyncClient):
-    """Puts jobs."""
+    """Enqueues jobs."""
 
     async def open(self) -> None:
         await queue.connect()
@@ -54,7 +54,7 @@ class Client(AsyncClient):
     async def one(self) -> None:
         await queue.enqueue("noop", **({"ttl": -1} if MODE == "tuned" else {}))
 
-    def put_long(self) -> None:
+    def enqueue_long(self) -> None:
         """The job whose worker is killed. By default a job may take 10 s, less than this one does."""
         told = {"timeout": 0, "heartbeat": 5, "retries": 4} if TUNED else {"timeout": 60}
         self.loop.run_until_complete(queue.enqueue("long", **told))

@@ -29,7 +29,7 @@ async def long() -> None:
 
 
 class Client(AsyncClient):
-    """Puts jobs."""
+    """Enqueues jobs."""
 
     async def open(self) -> None:
         await worker.__aenter__()
@@ -37,7 +37,7 @@ class Client(AsyncClient):
     async def one(self) -> None:
         await noop.enqueue()
 
-    def put_many(self, count: int, size: int = 100) -> None:
+    def enqueue_many(self, count: int, size: int = 100) -> None:
         """By its call for many."""
 
         async def go() -> None:
@@ -46,7 +46,7 @@ class Client(AsyncClient):
 
         self.loop.run_until_complete(go())
 
-    def put_long(self) -> None:
+    def enqueue_long(self) -> None:
         """The job whose worker is killed."""
 
         async def go() -> None:

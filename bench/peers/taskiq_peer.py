@@ -26,7 +26,7 @@ async def long() -> None:
 
 
 class Client(AsyncClient):
-    """Puts jobs."""
+    """Enqueues jobs."""
 
     async def open(self) -> None:
         await broker.startup()
@@ -34,7 +34,7 @@ class Client(AsyncClient):
     async def one(self) -> None:
         await noop.kiq()
 
-    def put_long(self) -> None:
+    def enqueue_long(self) -> None:
         """The job whose worker is killed."""
         self.loop.run_until_complete(long.kiq())
 

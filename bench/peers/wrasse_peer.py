@@ -23,7 +23,7 @@ def noop_plain(job: RunningJob) -> None:
 
 
 class Client(AsyncClient):
-    """Puts jobs."""
+    """Enqueues jobs."""
 
     async def open(self) -> None:
         self.app = wrasse.connect(URL)
@@ -31,11 +31,11 @@ class Client(AsyncClient):
     async def one(self) -> None:
         await self.app.jobs.enqueue()
 
-    def put_many(self, count: int) -> None:
+    def enqueue_many(self, count: int) -> None:
         """By its call for many, which sends a thousand at once."""
         self.loop.run_until_complete(self.app.jobs.enqueue_many([NewJob()] * count))
 
-    def put_long(self) -> None:
+    def enqueue_long(self) -> None:
         """The job whose worker is killed."""
         self.loop.run_until_complete(self.app.jobs.enqueue("long"))
 

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 KNOWN_MAX = 40  # names that one message lists; nobody reads more
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT})
+_CAUSES_MAX = 8  # followed from one error
 
 
 class WrasseError(Exception):
@@ -114,10 +116,6 @@ class OutOfResources(WrasseError):
 
 class BadPayload(WrasseError):
     """A payload that the handler's kind cannot be decoded to. The job is dead-lettered with its bytes."""
-
-
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT})
-_CAUSES_MAX = 8  # followed from one error
 
 
 def exhausted(error: BaseException) -> str:

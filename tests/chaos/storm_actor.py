@@ -42,16 +42,16 @@ async def put_on(jobs: JobQueue, prefix: str, pause: float, most: int) -> None:
 
 
 def _script_without(name: str, precaution: str, instead: str) -> None:
-    read = scripts._read
+    parts = scripts._parts
 
-    def careless(asked: str) -> str:
-        text = read(asked)
-        if asked != name:
-            return text
-        assert text.count(precaution) == 1, "the precaution is not where it was"
-        return text.replace(precaution, instead)
+    def careless(file: str) -> list[str]:
+        found = parts(file)
+        if file != name:
+            return found
+        assert "".join(found).count(precaution) == 1, "the precaution is not where it was"
+        return [part.replace(precaution, instead) for part in found]
 
-    scripts._read = careless  # type: ignore[assignment]
+    scripts._parts = careless  # type: ignore[assignment]
 
 
 def finish_without_hold() -> None:

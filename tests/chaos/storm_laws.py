@@ -108,8 +108,8 @@ def _counted(done: int, dead: int) -> dict[bytes, int]:
 
 async def no_damage(ending: Ending) -> None:
     """What `wrasse jobs fsck` looks for is not there."""
-    assert ending.scene.store.damages is not None
-    found = await ending.scene.store.damages.check(repair=False, heartbeat_timeout=ending.scene.one_silence())
+    assert ending.scene.store.fsck is not None
+    found = await ending.scene.store.fsck.check(repair=False, heartbeat_timeout=ending.scene.one_silence())
     assert [(each.kind, each.count) for each in found if each.count] == [], "damage"
 
 

@@ -222,7 +222,7 @@ def test_a_requeue_that_is_killed_leaves_every_job_in_one_place_and_is_finished_
 def test_dead_letters_are_paged_by_a_stable_cursor_in_bounded_memory(client: redis.Redis, count: int) -> None:
     for start in range(0, count, 5_000):
         client.lpush(DEAD, *(go_job(f"j{n:06}") for n in range(start, start + 5_000)))
-    wrasse("jobs", "stats")  # the first look of all indexes them
+    wrasse("jobs", "stats")  # the first read indexes them
     ids, after = [], []
     tracemalloc.start()
     while True:

@@ -1,4 +1,4 @@
-"""Leases on the command line: what one command stages the next one commits, and a look at everything finds damage."""
+"""Leases on the command line: what one command stages the next one commits, and fsck finds inconsistencies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def committed(key: str, state: str, *more: str) -> None:
     assert wrasse("leases", "release", key, lease, *more).code == 0
 
 
-def test_a_key_is_taken_changed_and_given_back_command_by_command(home: str) -> None:
+def test_a_key_is_acquired_changed_and_released_command_by_command(home: str) -> None:
     lease = lease_of(wrasse("leases", "acquire", "orders/42", "--owner=ann", "--ttl=5m", "--json"))
     assert wrasse("leases", "keep", "orders/42", lease, "--ttl=10m").code == 0
     assert wrasse("leases", "update", "orders/42", lease, '{"paid": true}').out == "orders/42 will have version 1\n"
@@ -56,7 +56,7 @@ def test_a_key_is_taken_changed_and_given_back_command_by_command(home: str) -> 
     assert wrasse("leases", "get", "orders/42").out == '{"paid":true}\n'
 
 
-def test_a_key_that_somebody_holds_is_refused_and_its_owner_shown() -> None:
+def test_a_leased_key_is_refused_and_its_owner_shown() -> None:
     wrasse("leases", "acquire", "a", "--owner=ann", "--ttl=5m")
     refused = wrasse("leases", "acquire", "a", "--owner=bob")
     assert (refused.code, "held by somebody else" in refused.err) == (1, True)
@@ -153,7 +153,7 @@ def test_a_missing_index_entry_is_found_and_written_again(directory: Path) -> No
     assert (entry.exists(), wrasse("leases", "fsck").code) == (True, 0)
 
 
-def test_a_stale_index_entry_is_found_and_taken_away(directory: Path) -> None:
+def test_a_stale_index_entry_is_found_and_deleted(directory: Path) -> None:
     kept_in(directory, "a")
     old = directory / "default/.lease-index/2020010100"
     old.mkdir()
@@ -185,7 +185,7 @@ def test_a_retention_in_a_bucket_is_refused(place: Path) -> None:
     assert "would list all keys" in wrasse("config", "check").err
 
 
-def test_a_retention_sets_how_often_aged_keys_are_looked_for(place: Path) -> None:
+def test_a_retention_sets_how_often_aged_keys_are_searched_for(place: Path) -> None:
     def interval(retention: str) -> str:
         (place / "wrasse.yaml").write_text(f"leases: {{disk_retention: {retention}}}")
         listed = wrasse("sweep", "--list", "--json").json["sweeps"]
@@ -200,7 +200,7 @@ def test_a_key_of_another_process_is_shown_by_explain() -> None:
     assert wrasse("explain", "orders/42", "--json").json["lease"]["owner"] == "ann"
 
 
-def test_of_a_key_that_nobody_holds_explain_says_so() -> None:
+def test_of_a_free_key_explain_says_so() -> None:
     taken = wrasse("leases", "acquire", "orders/42", "--json").json
     wrasse("leases", "update", "orders/42", f"--lease={taken['lease']}", "1")
     wrasse("leases", "release", "orders/42", f"--lease={taken['lease']}")

@@ -27,14 +27,14 @@ async def dead(directory: Path) -> None:
     """A message that failed, with its state."""
     backend = await Directory.open(directory, SystemClock())
     leases = Leases(backend.records, backend.objects, SystemClock())
-    desk = QueueService(leases, SystemClock())
-    await desk.enqueue("default", Job("m", queue="orders", payload=b"x", minted=True))
-    (claimed,) = await desk.claim("default", "orders", "me", 1, timedelta(seconds=30), timedelta(0))
-    state = await desk.claim_state("default", claimed, "me", timedelta(seconds=30), "")
+    service = QueueService(leases, SystemClock())
+    await service.enqueue("default", Job("m", queue="orders", payload=b"x", minted=True))
+    (claimed,) = await service.claim("default", "orders", "me", 1, timedelta(seconds=30), timedelta(0))
+    state = await service.claim_state("default", claimed, "me", timedelta(seconds=30), "")
     await leases.update(state.granted, b"1")
-    bury = DeadLetterJob(claimed.claim, Reason.FAILED, error="no such order")
-    await desk.nack(ConsumerProof("default", "orders", claimed.claim, state.granted, stateful=True), bury)
-    await desk.close()
+    dead_letter = DeadLetterJob(claimed.claim, Reason.FAILED, error="no such order")
+    await service.nack(ConsumerProof("default", "orders", claimed.claim, state.granted, stateful=True), dead_letter)
+    await service.close()
     await leases.close()
     await backend.close()
 
@@ -54,6 +54,6 @@ def test_a_dead_message_is_shown_and_deleted_with_its_state(directory: Path) -> 
 
 def test_a_dead_message_is_handed_out_again(directory: Path) -> None:
     assert wrasse("leases", "messages", "orders", "--requeue=m").code == 0
-    shown = wrasse("leases", "messages", "orders", "--place=ready", "--json").json
+    shown = wrasse("leases", "messages", "orders", "--state=ready", "--json").json
     assert [(each["message"], each["failures"]) for each in shown["messages"]] == [("m", 0)]
     assert wrasse("leases", "messages", "orders").out == "nothing is dead in orders\n"

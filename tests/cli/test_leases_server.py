@@ -66,9 +66,7 @@ def test_a_holder_at_a_server_is_asked_for_token_and_transaction(served: Path) -
 @pytest.mark.parametrize(
     "args", [("fsck",), ("messages", "mail"), ("list", "--namespaces"), ("transaction", "d5arif5qkajneqfrmsb0")]
 )
-def test_what_looks_at_the_store_itself_is_refused_and_says_where_to_run_it(
-    served: Path, args: tuple[str, ...]
-) -> None:
+def test_what_reads_the_store_itself_is_refused_and_says_where_to_run_it(served: Path, args: tuple[str, ...]) -> None:
     answer = wrasse("leases", *args)
     assert (answer.code, "needs the store behind it" in answer.err) == (2, True)
     assert "leases.server" in answer.err

@@ -1,4 +1,4 @@
-"""Transactions on the command line, and a full look that finds what is left of them."""
+"""Transactions on the command line, and fsck, which finds unfinished ones."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_unknown_transaction_and_two_wishes_at_once_are_refused(directory: Pa
 
 
 @pytest.mark.parametrize("state", [Decision.COMMIT, Decision.PENDING])
-def test_a_transaction_that_nobody_finished_is_found_and_finished(directory: Path, state: Decision) -> None:
+def test_an_unfinished_transaction_is_found_and_finished(directory: Path, state: Decision) -> None:
     asyncio.run(left(directory, ago(hours=3), state))
     found = wrasse("leases", "fsck", "--json")
     repaired = wrasse("leases", "fsck", "--repair", "--json")
@@ -89,7 +89,7 @@ def test_a_transaction_under_way_is_fine(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "trouble"), [("entry", "missing index entry"), ("time", "spent decision")])
-def test_decisions_that_no_sweep_would_take_away_are_found(directory: Path, wrong: str, trouble: str) -> None:
+def test_decisions_that_no_sweep_would_delete_are_found(directory: Path, wrong: str, trouble: str) -> None:
     async def decide() -> None:
         clock = ago(hours=30) if wrong == "time" else ago(hours=1)
         backend = await Directory.open(directory, clock)

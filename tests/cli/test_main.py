@@ -49,7 +49,7 @@ def test_every_command_takes_the_same_four_options(path: tuple[str, ...]) -> Non
     assert all(option in text for option in ("--config", "--set", "--json", "--debug"))
 
 
-def test_the_version_is_told_without_looking_at_the_configuration(place: Path) -> None:
+def test_the_version_is_shown_without_reading_the_configuration(place: Path) -> None:
     (place / "wrasse.yaml").write_text("{ this is: [not yaml")
     answer = typed("--version", cwd=place)
     assert (answer.code, answer.out) == (0, f"wrasse {package.__version__}\n")
@@ -67,7 +67,7 @@ def test_importing_wrasse_loads_nothing_but_itself() -> None:
     assert not loaded_by("import wrasse") & heavy
 
 
-def test_the_commands_that_look_load_neither_the_web_server_nor_tables() -> None:
+def test_the_commands_that_only_read_load_neither_the_web_server_nor_tables() -> None:
     code = "from wrasse.cli.main import main\ntry:\n    main(['jobs', 'stats'])\nexcept SystemExit:\n    pass"
     assert not loaded_by(code) & {"aiohttp", "rich", "prometheus_client"}
 
@@ -148,7 +148,7 @@ def test_config_shows_which_backend_serves_what_and_creates_nothing(place: Path)
     assert os.listdir(place) == []
 
 
-def test_every_command_that_looks_answers_with_json() -> None:
+def test_every_command_that_reads_answers_with_json() -> None:
     for args in (
         ("jobs", "list"), ("jobs", "dead"), ("jobs", "peek"), ("jobs", "stats"), ("journal",), ("sweep", "--list"),
         ("sweep", "--dry-run"), ("sweep",), ("doctor",), ("config", "show"), ("config", "check"),
@@ -271,7 +271,7 @@ def test_what_was_put_before_the_disk_was_full_is_told(place: Path) -> None:
     assert done.stderr.endswith(b", then enqueue the rest\n")
 
 
-def test_a_directory_that_nobody_can_write_is_one_clear_error() -> None:
+def test_a_read_only_directory_is_one_clear_error() -> None:
     answer = wrasse("jobs", "enqueue", "x", "--set=backends.jobs=sqlite:///proc/wrasse.db")
     assert answer.code == 1
     assert "/proc/wrasse.db cannot be" in answer.err

@@ -105,7 +105,7 @@ def test_done_jobs_past_their_time_are_deleted() -> None:
     assert wrasse("jobs", "list", "--state=done", "--json").json["jobs"] == []
 
 
-def test_sweeps_are_named_with_what_they_take_away(place: Path) -> None:
+def test_sweeps_are_listed_with_what_they_remove(place: Path) -> None:
     (place / "wrasse.yaml").write_text("sweeps: {finished_jobs: {enabled: false}}")
     listed = {each["name"]: each for each in wrasse("sweep", "--list", "--json").json["sweeps"]}
     assert set(listed) == set(CATALOGUE)
@@ -181,7 +181,7 @@ def test_a_sweep_that_a_guard_holds_back_exits_with_3_and_says_which() -> None:
         ([{"stopped_by": "clock"}, {"failed": 1}], 1),
     ],
 )
-def test_the_exit_code_of_a_sweep_tells_failed_from_held(reports: list[dict[str, Any]], code: int) -> None:
+def test_the_exit_code_of_a_sweep_tells_failed_from_paused(reports: list[dict[str, Any]], code: int) -> None:
     now = SystemClock().now()
     assert exit_code([Report("run", "stuck_jobs", now, now, **each) for each in reports]) == code
 
@@ -235,6 +235,6 @@ def test_explain_knows_leases_and_runs() -> None:
     assert [line["suspect"] for line in wrasse("explain", report["run"], "--json").json["journal"]] == ["stuck"]
 
 
-def test_explain_of_what_nobody_knows_is_a_usage_error() -> None:
+def test_explain_of_an_unknown_id_is_a_usage_error() -> None:
     answer = wrasse("explain", "nothing")
     assert (answer.code, "nothing is known about 'nothing'" in answer.err) == (2, True)

@@ -128,7 +128,7 @@ def test_a_sweep_of_ones_own_is_listed_planned_and_run_by_the_command_line(shop:
     assert {each["sweep"] for each in wrasse("sweep", "--json").json["reports"]} >= {"old_carts", "stuck_jobs"}
 
 
-def test_doctor_looks_after_it_too(shop: Path) -> None:
+def test_doctor_checks_it_too(shop: Path) -> None:
     configure(shop, "  old_carts: {use: 'shop_sweeps:OldCarts'}\n")
     assert "old_carts has never run" in wrasse("doctor").out
 

@@ -54,7 +54,7 @@ class S3Place:
         return S3Address(BUCKET, self._prefix, server.endpoint, access_key=server.key, secret_key=server.secret)
 
     async def close(self) -> None:
-        """Nobody uses it now; what it holds stays."""
+        """Closes it; its objects stay."""
         await self.strict.close()
 
 

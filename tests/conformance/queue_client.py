@@ -39,7 +39,7 @@ def fresh() -> str:
 
 
 class QueueClient:
-    """A client of a job queue, as one worker."""
+    """A client of a job queue, as a worker of it."""
 
     def __init__(self, jobs: JobQueue, worker: str = "w1") -> None:
         self.jobs = jobs

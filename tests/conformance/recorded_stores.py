@@ -35,7 +35,7 @@ class Backend(Protocol):
 
 
 class RecordedBackend:
-    """A backend with the queue that is made of it. Overdue jobs are left to whoever sweeps, as the suite expects."""
+    """A backend with the queue that is made of it. Overdue jobs are left to the sweep, as the suite expects."""
 
     def __init__(self, inner: Backend, clock: Clock, done_max: int) -> None:
         self.inner = inner

@@ -1,4 +1,4 @@
-"""Aged entries: every stream is trimmed to its retention, and none loses what somebody still needs."""
+"""Aged entries: every stream is trimmed to its retention, and none loses what a group still needs."""
 
 from __future__ import annotations
 
@@ -134,12 +134,12 @@ async def test_only_what_is_below_the_oldest_pending_entry_is_trimmed(upkeep: Up
 
 
 async def test_a_queue_is_protected_by_its_workers_also_before_their_group_exists(upkeep: Upkeep) -> None:
-    await upkeep.append(QUEUE, b"nobody took this")
+    await upkeep.append(QUEUE, b"not delivered yet")
     upkeep.pass_time(10 * DAY)
 
     await upkeep.run(upkeep.aged_entries(kept()))
 
-    assert await upkeep.bodies(QUEUE) == [b"nobody took this"]
+    assert await upkeep.bodies(QUEUE) == [b"not delivered yet"]
     assert [alarm.group for alarm in await upkeep.alarms()] == ["mail-workers"]
 
 

@@ -23,7 +23,7 @@ everywhere = pytest.mark.parametrize("open_store", dict.fromkeys((*JOBS_BACKENDS
 async def test_a_backend_declares_the_ports_that_it_has(store: Store) -> None:
     backend: Backend = store.backend
     if isinstance(backend, ObjectStore) and not isinstance(backend, JobStore):
-        backend = RecordsAlone(backend, store.clock, done_max=0)  # as whoever asks for jobs opens it
+        backend = RecordsAlone(backend, store.clock, done_max=0)  # as it is opened for jobs
     assert declared(backend, PORTS) == has(backend, PORTS)
     assert declared(backend, OBJECTS) == (set() if backend.objects is None else has(backend.objects, OBJECTS))
     assert backend.capabilities.billed == (backend.requests is not None)

@@ -89,7 +89,7 @@ async def test_a_snapshot_does_not_see_what_happens_after_it_was_opened(store: C
     assert (before, after) == ([old, gone], [new, old])
 
 
-async def test_the_last_look_sees_what_is_true_now(store: CatalogStore) -> None:
+async def test_the_last_lookup_sees_what_is_true_now(store: CatalogStore) -> None:
     store.add([ref("b")])
     async with store.catalog.snapshot():
         store.add([ref("a")])
@@ -141,7 +141,7 @@ async def test_many_references_are_streamed(store: CatalogStore) -> None:
     assert shown == [f"{n:05}" for n in range(20_000)]
 
 
-async def test_a_page_that_is_lost_can_be_asked_again(store: CatalogStore) -> None:
+async def test_a_page_whose_reply_is_lost_can_be_read_again(store: CatalogStore) -> None:
     store.add([ref(key) for key in KEYS])
     faulty = FaultyCatalog(store.catalog, Network(Script({1: LOST_REPLY}, only="page")))
     async with faulty.snapshot() as snapshot:

@@ -75,14 +75,14 @@ async def test_a_unique_job_is_refused_until_the_first_is_finished(client: Queue
     assert (while_ready, while_held, after) == ([Enqueued("a", False)], [Enqueued("a", False)], [Enqueued("b", True)])
 
 
-async def test_a_unique_job_that_is_revived_has_its_name_again(client: QueueClient) -> None:
+async def test_a_unique_job_that_is_requeued_has_its_name_again(client: QueueClient) -> None:
     await enqueue(client, Job("a", unique="report"))
     await client.dead_letter(await client.claim_one())
     await client.move(RequeueDead((await client.info("a")).claim))
     assert await enqueue(client, Job("b", unique="report")) == [Enqueued("a", False)]
 
 
-async def test_a_window_counts_from_the_put_also_when_the_job_is_long_finished(
+async def test_a_window_counts_from_the_enqueue_also_when_the_job_is_long_finished(
     store: Store, client: QueueClient
 ) -> None:
     await enqueue(client, Job("a", unique="report", window=WINDOW))
@@ -106,20 +106,20 @@ async def test_a_known_id_does_not_take_a_name(client: QueueClient) -> None:
     assert (again, await enqueue(client, Job("b", unique="n"))) == ([Enqueued("a", False)], [Enqueued("b", True)])
 
 
-async def test_a_put_of_a_unique_job_that_is_asked_again_gives_the_first_answer(client: QueueClient) -> None:
+async def test_a_retried_enqueue_of_a_unique_job_gives_the_first_answer(client: QueueClient) -> None:
     first = await enqueue(client, Job("a", unique="n"), request="same")
     refused = await enqueue(client, Job("b", unique="n"), request="other")
     assert first == await enqueue(client, Job("a", unique="n"), request="same") == [Enqueued("a", True)]
     assert refused == await enqueue(client, Job("b", unique="n"), request="other") == [Enqueued("a", False)]
 
 
-async def test_a_follow_up_with_a_name_that_is_taken_is_not_put(client: QueueClient) -> None:
+async def test_a_follow_up_with_a_name_in_use_is_not_enqueued(client: QueueClient) -> None:
     await enqueue(client, Job("a", unique="n", queue="other"))
     await client.settle(Complete(await client.claimed("b"), enqueues=(Job("c", unique="n"),)))
     assert await client.jobs.get("c") is None
 
 
-async def test_of_many_who_put_one_name_at_once_one_wins(store: Store, client: QueueClient) -> None:
+async def test_of_many_enqueues_of_one_name_at_once_one_wins(store: Store, client: QueueClient) -> None:
     others = [await store.another() for _ in range(3)]
     try:
         tries = [QueueClient(other.jobs) for other in others for _ in range(5)]
@@ -132,7 +132,7 @@ async def test_of_many_who_put_one_name_at_once_one_wins(store: Store, client: Q
     assert {one.id for (one,) in puts} == {winner}
 
 
-async def test_a_job_comes_back_with_all_that_it_was_put_with(client: QueueClient) -> None:
+async def test_a_job_comes_back_with_all_that_it_was_enqueued_with(client: QueueClient) -> None:
     job = Job("a", unique="n", window=WINDOW, keep=NEXT, group="g")
     await enqueue(client, job)
     (claimed,) = await client.claim()
@@ -153,7 +153,7 @@ async def test_the_last_member_to_finish_makes_the_callback_ready(client: QueueC
     assert (early, dict(headers), await client.state("callback")) == (None, told, JobState.READY)
 
 
-async def test_members_may_come_before_their_group_and_in_several_puts(client: QueueClient) -> None:
+async def test_members_may_come_before_their_group_and_in_several_enqueues(client: QueueClient) -> None:
     await enqueue(client, MEMBERS[0])
     await client.complete(await client.claim_one())
     await enqueue(client, MEMBERS[1], groups=[TRIO])
@@ -177,7 +177,7 @@ async def test_cancelled_and_deleted_members_count_as_dead(client: QueueClient) 
     assert (await client.record("callback")).job.headers[GROUP_DEAD_HEADER] == "2"
 
 
-async def test_a_stuck_member_that_is_buried_counts_as_dead(store: Store, client: QueueClient) -> None:
+async def test_a_stuck_member_that_is_dead_lettered_counts_as_dead(store: Store, client: QueueClient) -> None:
     await enqueue(client, Job("a", group="one"), groups=[JobGroup("one", 1, Job("callback"))])
     claim = await client.claim_one()
     await store.pass_time(2 * HEARTBEAT_TIMEOUT)
@@ -187,7 +187,7 @@ async def test_a_stuck_member_that_is_buried_counts_as_dead(store: Store, client
     assert (rescued, await client.state("callback")) == (None, JobState.READY)
 
 
-async def test_a_revived_member_is_not_counted_again(client: QueueClient) -> None:
+async def test_a_requeued_member_is_not_counted_again(client: QueueClient) -> None:
     await enqueue(client, *MEMBERS[:2], groups=[JobGroup("g", 2, Job("callback"))])
     a, _ = (claimed.claim for claimed in await client.claim())
     await client.dead_letter(a)
@@ -213,7 +213,7 @@ async def test_a_callback_comes_once_whatever_is_asked_again(client: QueueClient
 # --- limits of a queue
 
 
-async def test_no_more_are_taken_than_the_limit_allows(store: Store, client: QueueClient) -> None:
+async def test_no_more_are_claimed_than_the_limit_allows(store: Store, client: QueueClient) -> None:
     await client.enqueue("a", "b", "c", "d", "e")
     first = [claimed.job.id for claimed in await claim_limited(client)]
     none = await claim_limited(client)
@@ -231,7 +231,7 @@ async def test_another_queue_goes_on_while_one_is_at_its_limit(client: QueueClie
     assert [each.job.id for each in claimed.jobs] == ["a", "b", "other"]
 
 
-async def test_what_was_given_back_has_still_been_taken(client: QueueClient) -> None:
+async def test_what_was_released_still_counts_as_claimed(client: QueueClient) -> None:
     await client.enqueue("a", "b", "c")
     for claimed in await claim_limited(client):
         await client.fail(claimed.claim)
@@ -249,7 +249,7 @@ async def test_several_limits_of_one_queue_all_hold(store: Store, client: QueueC
     assert counts == [2, 1, 0]
 
 
-async def test_who_waits_at_a_limit_is_served_when_it_allows_more(store: Store, client: QueueClient) -> None:
+async def test_a_worker_that_waits_at_a_limit_is_served_when_it_allows_more(store: Store, client: QueueClient) -> None:
     await client.enqueue("a", "b", "c")
     await claim_limited(client)
     waiting = asyncio.create_task(claim_limited(client, wait=20))
@@ -266,7 +266,7 @@ async def test_who_waits_at_a_limit_is_served_when_it_allows_more(store: Store, 
 @settings(max_examples=30)
 @given(steps=st.lists(st.tuples(st.integers(0, 900), st.integers(1, 5)), max_size=25))
 @pytest.mark.parametrize("backend", JOBS_BACKENDS)
-def test_no_stretch_of_time_holds_more_than_the_limit(
+def test_no_span_of_time_has_more_than_the_limit(
     backend: str, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]]
 ) -> None:
     times = asyncio.run(_taken_at(Store(backend, tmp_path_factory.mktemp("rates"), clock=ManualClock()), steps))

@@ -1,4 +1,4 @@
-"""Dead consumers: the silent are retired and what they held goes on to the others; the quiet are left alone."""
+"""Dead consumers: the dead are retired and their entries go on to the others; the idle are left alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def names(upkeep: Upkeep) -> list[str]:
 
 
 @pytest.mark.needs("knows_holders")
-async def test_a_silent_consumer_is_removed_and_what_it_held_is_delivered_with_its_count(upkeep: Upkeep) -> None:
+async def test_a_dead_consumer_is_removed_and_its_entries_are_delivered_with_their_count(upkeep: Upkeep) -> None:
     await upkeep.append(S, b"1", b"2")
     await ask(upkeep, "dead")
     upkeep.pass_time(11 * MINUTE)
@@ -57,7 +57,7 @@ async def test_a_live_consumer_on_a_quiet_stream_is_left_alone(upkeep: Upkeep) -
 
 
 @pytest.mark.needs("knows_holders")
-async def test_a_consumer_that_fell_silent_a_short_while_ago_is_waited_for(upkeep: Upkeep) -> None:
+async def test_a_consumer_that_died_a_short_while_ago_is_waited_for(upkeep: Upkeep) -> None:
     await ask(upkeep, "c")
     upkeep.pass_time(TIMEOUT + 9 * MINUTE)
 
@@ -67,7 +67,7 @@ async def test_a_consumer_that_fell_silent_a_short_while_ago_is_waited_for(upkee
 
 
 @pytest.mark.needs("knows_holders")
-async def test_a_consumer_that_comes_back_between_look_and_removal_stays(upkeep: Upkeep) -> None:
+async def test_a_consumer_that_comes_back_between_check_and_removal_stays(upkeep: Upkeep) -> None:
     await ask(upkeep, "c")
     upkeep.pass_time(11 * MINUTE)
     sweep = upkeep.dead_consumers()
@@ -93,7 +93,7 @@ async def test_after_many_restarts_one_run_leaves_only_the_living(upkeep: Upkeep
 
 
 @pytest.mark.needs("knows_holders")
-async def test_a_group_that_nobody_reads_raises_one_alert_until_it_changes(upkeep: Upkeep) -> None:
+async def test_a_group_without_readers_raises_one_alert_until_it_changes(upkeep: Upkeep) -> None:
     await upkeep.append(S, b"1", b"2")
     at = upkeep.store.clock.now()
     await ask(upkeep, "dead")

@@ -24,7 +24,7 @@ TIMEOUT = timedelta(milliseconds=600)
 LONGER = timedelta(milliseconds=700)
 HALF = timedelta(milliseconds=400)
 ZERO = timedelta(0)
-DONE, LOST = Outcome.DONE, Outcome.CONFLICT
+DONE, CONFLICT = Outcome.DONE, Outcome.CONFLICT
 LONG = timedelta(seconds=30)
 
 
@@ -262,12 +262,12 @@ async def test_an_acked_entry_is_never_delivered_again(desk: Desk) -> None:
     assert await desk.bodies(back=1) == [b"2"]
 
 
-async def test_an_ack_of_what_is_not_pending_is_lost(desk: Desk) -> None:
+async def test_an_ack_of_what_is_not_pending_is_a_conflict(desk: Desk) -> None:
     await desk.join()
     ids = await desk.append(b"1", b"2")
     await desk.deliver(1)
     await desk.ack(ids[0])
-    assert await desk.ack(ids[0], ids[1], EntryId(5, 5)) == [LOST, LOST, LOST]
+    assert await desk.ack(ids[0], ids[1], EntryId(5, 5)) == [CONFLICT, CONFLICT, CONFLICT]
     assert await desk.bodies() == [b"2"]
 
 
@@ -275,7 +275,7 @@ async def test_one_ack_twice_in_a_batch_counts_once(desk: Desk) -> None:
     await desk.join()
     ids = await desk.append(b"1", b"2")
     await desk.deliver()
-    assert await desk.ack(ids[1], ids[0], ids[1]) == [DONE, DONE, LOST]
+    assert await desk.ack(ids[1], ids[0], ids[1]) == [DONE, DONE, CONFLICT]
 
 
 async def test_an_ack_concerns_its_own_group_only(desk: Desk) -> None:
@@ -287,10 +287,10 @@ async def test_an_ack_concerns_its_own_group_only(desk: Desk) -> None:
     assert [(await desk.state(name)).pending for name in ("a", "b")] == [0, 1]
 
 
-async def test_an_ack_to_an_unknown_group_or_stream_is_lost(desk: Desk) -> None:
+async def test_an_ack_to_an_unknown_group_or_stream_is_a_conflict(desk: Desk) -> None:
     await desk.append(b"1")
     answers = [Ack(S, "nobody", EntryId(1, 1)), Ack("no.where", G, EntryId(1, 1))]
-    assert list(await desk.store.backend.groups.answer(answers)) == [LOST, LOST]
+    assert list(await desk.store.backend.groups.answer(answers)) == [CONFLICT, CONFLICT]
 
 
 async def test_acks_in_any_order_answer_in_the_order_asked(desk: Desk) -> None:
@@ -298,20 +298,20 @@ async def test_acks_in_any_order_answer_in_the_order_asked(desk: Desk) -> None:
     ids = await desk.append(*(b"%d" % n for n in range(10)))
     await desk.deliver(6)
     order = [ids[n] for n in (3, 9, 0, 1, 5, 7, 2)]
-    assert await desk.ack(*order) == [DONE, LOST, DONE, DONE, DONE, LOST, DONE]
+    assert await desk.ack(*order) == [DONE, CONFLICT, DONE, DONE, DONE, CONFLICT, DONE]
     assert (await desk.state()).pending == 1
 
 
-async def test_a_batch_of_acks_with_a_hole_in_it_says_which_one_was_lost(desk: Desk) -> None:
+async def test_a_batch_of_acks_with_a_hole_in_it_says_which_one_conflicts(desk: Desk) -> None:
     await desk.join()
     ids = await desk.append(b"1", b"2", b"3")
     await desk.deliver()
     await desk.ack(ids[1])
-    assert await desk.ack(*ids) == [DONE, LOST, DONE]
+    assert await desk.ack(*ids) == [DONE, CONFLICT, DONE]
 
 
 @pytest.mark.needs("ack_outcome")
-async def test_an_answer_to_what_another_connection_settled_is_lost(desk: Desk) -> None:
+async def test_an_answer_to_what_another_connection_settled_is_a_conflict(desk: Desk) -> None:
     await desk.join(expires=True)
     (id,) = await desk.append(b"1")
     await desk.deliver()
@@ -319,7 +319,7 @@ async def test_an_answer_to_what_another_connection_settled_is_lost(desk: Desk) 
     other = await desk.store.another()
     (again,) = await other.groups.deliver([S], G, "c2", 1, ack_timeout=LONG, wait=LONG)
     assert (again.number, await other.groups.answer([Ack(S, G, id)])) == (2, (DONE,))
-    assert (await desk.ack(id), await desk.bury(id, LETTER), await desk.read(DEAD)) == ([LOST], LOST, [])
+    assert (await desk.ack(id), await desk.bury(id, LETTER), await desk.read(DEAD)) == ([CONFLICT], CONFLICT, [])
     if other is not desk.store.backend:
         await other.close()
 
@@ -328,7 +328,7 @@ async def test_an_ack_of_an_id_that_never_was_acks_nothing(desk: Desk) -> None:
     await desk.join()
     (id,) = await desk.append(b"1")
     await desk.deliver()
-    assert await desk.ack(EntryId(id.ms + 1, id.seq)) == [LOST]
+    assert await desk.ack(EntryId(id.ms + 1, id.seq)) == [CONFLICT]
     assert (await desk.state()).pending == 1
 
 
@@ -429,13 +429,13 @@ async def test_a_nak_with_a_delay_brings_it_back_after_the_delay_and_not_before(
     assert await desk.bodies(back=1) == [b"1"]
 
 
-async def test_a_nak_of_what_is_not_pending_is_lost(desk: Desk) -> None:
+async def test_a_nak_of_what_is_not_pending_is_a_conflict(desk: Desk) -> None:
     await desk.join()
     (id,) = await desk.append(b"1")
-    assert await desk.nak(id) == [LOST]
+    assert await desk.nak(id) == [CONFLICT]
     await desk.deliver()
     await desk.ack(id)
-    assert await desk.nak(id) == [LOST]
+    assert await desk.nak(id) == [CONFLICT]
     assert await desk.bodies() == []
 
 
@@ -476,7 +476,7 @@ async def test_an_extended_delivery_stays_with_its_consumer(desk: Desk) -> None:
 
 
 @pytest.mark.needs("knows_holders")
-async def test_a_late_extension_counts_while_nobody_else_has_the_entry(desk: Desk) -> None:
+async def test_a_late_extension_counts_while_no_other_consumer_has_the_entry(desk: Desk) -> None:
     await desk.join()
     await desk.append(b"1")
     (delivery,) = await desk.deliver()
@@ -486,7 +486,7 @@ async def test_a_late_extension_counts_while_nobody_else_has_the_entry(desk: Des
 
 
 @pytest.mark.needs("knows_holders")
-async def test_what_is_acked_or_somebody_else_s_is_not_extended(desk: Desk) -> None:
+async def test_what_is_acked_or_delivered_to_another_is_not_extended(desk: Desk) -> None:
     await desk.join()
     await desk.append(b"1", b"2", b"3", b"4")
     deliveries = await desk.deliver()
@@ -526,7 +526,7 @@ async def test_a_busy_consumer_that_only_extends_is_alive(desk: Desk) -> None:
     await desk.pass_time(HALF)
     await desk.extend(delivery)
     await desk.pass_time(HALF)
-    assert await desk.store.backend.groups.retire(S, G, "c1") is LOST
+    assert await desk.store.backend.groups.retire(S, G, "c1") is CONFLICT
 
 
 async def test_extending_nothing_answers_nothing(desk: Desk) -> None:
@@ -586,7 +586,7 @@ async def test_a_dead_letter_is_written_once(desk: Desk) -> None:
     await desk.deliver()
     answers = await desk.store.backend.groups.answer([DeadLetter(S, G, id, LETTER)] * 2)
     again = await desk.bury(id, LETTER)
-    assert ([*answers, again], await desk.read(DEAD)) == ([DONE, LOST, LOST], [LETTER.body])
+    assert ([*answers, again], await desk.read(DEAD)) == ([DONE, CONFLICT, CONFLICT], [LETTER.body])
 
 
 async def test_what_was_acked_makes_no_dead_letter(desk: Desk) -> None:
@@ -594,7 +594,7 @@ async def test_what_was_acked_makes_no_dead_letter(desk: Desk) -> None:
     (id,) = await desk.append(b"1")
     await desk.deliver()
     await desk.ack(id)
-    assert (await desk.bury(id, LETTER), await desk.read(DEAD)) == (LOST, [])
+    assert (await desk.bury(id, LETTER), await desk.read(DEAD)) == (CONFLICT, [])
 
 
 @pytest.mark.guarantee("at least once")
@@ -612,7 +612,7 @@ async def test_answers_of_all_kinds_go_together(desk: Desk) -> None:
     a, b, c, d = await desk.append(b"1", b"2", b"3", b"4")
     await desk.deliver(3)
     answers = [Nak(S, G, a), DeadLetter(S, G, b, LETTER), Ack(S, G, c), Ack(S, G, d)]
-    assert list(await desk.store.backend.groups.answer(answers)) == [DONE, DONE, DONE, LOST]
+    assert list(await desk.store.backend.groups.answer(answers)) == [DONE, DONE, DONE, CONFLICT]
     assert (await desk.bodies(), await desk.read(DEAD)) == ([b"1", b"4"], [LETTER.body])
 
 
@@ -643,7 +643,7 @@ async def test_a_mark_never_goes_back(desk: Desk) -> None:
     ids = await desk.append(b"1", b"2", b"3")
     groups = desk.store.backend.groups
     marks = [await groups.mark(S, G, id) for id in (ids[1], ids[1], ids[0], ids[2])]
-    assert marks == [DONE, LOST, LOST, DONE]
+    assert marks == [DONE, CONFLICT, CONFLICT, DONE]
 
 
 @pytest.mark.needs("marks_any_group")
@@ -656,10 +656,10 @@ async def test_a_mark_acks_what_was_delivered_below_it(desk: Desk) -> None:
     assert (state.pending, state.delivered) == (1, ids[2])
 
 
-async def test_a_mark_of_an_unknown_group_is_lost(desk: Desk) -> None:
+async def test_a_mark_of_an_unknown_group_is_a_conflict(desk: Desk) -> None:
     ids = await desk.append(b"1")
-    assert await desk.store.backend.groups.mark(S, "nobody", ids[0]) is LOST
-    assert await desk.store.backend.groups.mark("no.where", G, ids[0]) is LOST
+    assert await desk.store.backend.groups.mark(S, "nobody", ids[0]) is CONFLICT
+    assert await desk.store.backend.groups.mark("no.where", G, ids[0]) is CONFLICT
 
 
 async def test_a_mark_beyond_the_last_entry_is_refused(desk: Desk) -> None:
@@ -691,7 +691,7 @@ async def test_an_unknown_group_has_no_consumers(desk: Desk) -> None:
 
 
 @pytest.mark.needs("knows_holders")
-async def test_a_silent_consumer_is_retired_and_what_it_held_is_due_at_once(desk: Desk) -> None:
+async def test_a_dead_consumer_is_retired_and_its_entries_are_due_at_once(desk: Desk) -> None:
     await desk.join()
     await desk.append(b"1", b"2")
     await desk.deliver(1, consumer="silent", ack_timeout=TIMEOUT)
@@ -703,7 +703,7 @@ async def test_a_silent_consumer_is_retired_and_what_it_held_is_due_at_once(desk
 
 
 @pytest.mark.needs("knows_holders")
-async def test_what_a_retired_consumer_held_keeps_its_count(desk: Desk) -> None:
+async def test_the_entries_of_a_retired_consumer_keep_their_count(desk: Desk) -> None:
     await desk.join()
     await desk.append(b"1", b"2", b"3")
     held = await desk.deliver(2, consumer="silent", ack_timeout=TIMEOUT * 10)
@@ -719,7 +719,7 @@ async def test_a_consumer_that_is_alive_is_not_retired(desk: Desk) -> None:
     await desk.append(b"1")
     await desk.deliver(consumer="c1")
     await desk.pass_time(HALF)
-    assert await desk.store.backend.groups.retire(S, G, "c1") is LOST
+    assert await desk.store.backend.groups.retire(S, G, "c1") is CONFLICT
     assert await desk.bodies(consumer="c2") == []
 
 
@@ -727,7 +727,7 @@ async def test_an_unknown_consumer_is_not_retired(desk: Desk) -> None:
     await desk.join()
     groups = desk.store.backend.groups
     assert [await groups.retire(S, G, "x"), await groups.retire(S, "no", "x"), await groups.retire("no", G, "x")] == [
-        LOST, LOST, LOST,
+        CONFLICT, CONFLICT, CONFLICT,
     ]  # fmt: skip
 
 
@@ -737,7 +737,7 @@ async def test_a_consumer_that_asks_again_and_again_stays_alive(desk: Desk) -> N
     for _ in range(5):
         await desk.deliver(consumer="c1")
         await desk.pass_time(HALF)
-        assert await desk.store.backend.groups.retire(S, G, "c1") is LOST
+        assert await desk.store.backend.groups.retire(S, G, "c1") is CONFLICT
 
 
 @pytest.mark.parametrize(("limit", "ack_timeout"), [(-1, TIMEOUT), (1, ZERO), (1, -TIMEOUT)])
@@ -791,7 +791,7 @@ async def test_a_wait_ends_when_a_delay_is_over(live_desk: Desk) -> None:
     assert again.number == 2
 
 
-async def test_a_wait_ends_when_somebody_says_nak(live_desk: Desk) -> None:
+async def test_a_wait_ends_with_a_nak(live_desk: Desk) -> None:
     await live_desk.join()
     (id,) = await live_desk.append(b"1")
     (_,) = await live_desk.deliver(wait=LONG, ack_timeout=LONG)
@@ -830,7 +830,7 @@ async def test_a_wait_delays_neither_an_append_nor_an_ack(live_desk: Desk) -> No
         waiting.cancel()
 
 
-async def test_a_wait_that_was_cancelled_took_nothing(live_desk: Desk) -> None:
+async def test_a_wait_that_was_cancelled_delivered_nothing(live_desk: Desk) -> None:
     await live_desk.join()
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(live_desk.deliver(consumer="gone", wait=LONG, ack_timeout=LONG))
@@ -843,7 +843,7 @@ async def test_a_wait_that_was_cancelled_took_nothing(live_desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_delivery_that_was_cancelled_took_nothing(live_desk: Desk, turns: int) -> None:
+async def test_a_call_that_was_cancelled_delivered_nothing(live_desk: Desk, turns: int) -> None:
     had = await _cancelled(live_desk, turns)
     async with asyncio.timeout(20):
         again = [] if had else await live_desk.deliver(consumer="c2", ack_timeout=LONG, wait=LONG)

@@ -34,7 +34,7 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
-DONE, LOST = [Outcome.DONE], [Outcome.CONFLICT]
+DONE, CONFLICT = [Outcome.DONE], [Outcome.CONFLICT]
 PRINTABLE = "".join(chr(n) for n in range(32, 127))
 MINUTE = timedelta(minutes=1)
 
@@ -126,7 +126,7 @@ async def test_headers_and_results_beyond_their_limits_are_refused(client: Queue
     assert await client.complete(claim) == [Outcome.DONE]
 
 
-async def test_a_put_is_all_or_none(client: QueueClient) -> None:
+async def test_an_enqueue_is_all_or_none(client: QueueClient) -> None:
     with pytest.raises(TooLarge):
         await client.enqueue(Job("good"), Job("bad", payload=bytes(PAYLOAD_BYTES_MAX + 1)))
     assert await client.state("good") is None
@@ -142,14 +142,14 @@ async def test_putting_nothing_is_nothing(client: QueueClient) -> None:
     assert (await client.enqueue(), await client.settle(), await client.move()) == ([], [], [])
 
 
-async def test_a_put_says_which_ids_were_known(client: QueueClient) -> None:
+async def test_an_enqueue_says_which_ids_were_known(client: QueueClient) -> None:
     await client.enqueue("b")
     answers = await client.enqueue("a", "b", "c", "a")
     assert (answers, (await client.count()).ready) == ([True, False, True, False], 3)
 
 
 @pytest.mark.parametrize("state", list(JobState))
-async def test_a_job_stays_as_it_is_when_its_id_is_put_again(client: QueueClient, state: JobState) -> None:
+async def test_a_job_stays_as_it_is_when_its_id_is_enqueued_again(client: QueueClient, state: JobState) -> None:
     await client.enqueue(Job("a", payload=b"first"))
     if state is not JobState.READY:
         claim = await client.claim_one()
@@ -164,7 +164,7 @@ async def test_a_job_stays_as_it_is_when_its_id_is_put_again(client: QueueClient
 # The order of service
 
 
-async def test_jobs_of_one_queue_are_served_in_the_order_they_were_put(client: QueueClient) -> None:
+async def test_jobs_of_one_queue_are_served_in_the_order_they_were_enqueued(client: QueueClient) -> None:
     await client.enqueue("a", "b")
     await client.enqueue("c")
     served = [claimed.job.id for _ in range(3) for claimed in await client.claim(limit=1)]
@@ -179,7 +179,7 @@ async def test_the_first_queue_is_served_before_the_second(client: QueueClient) 
     assert served == ["h1", "h2", "l1"]
 
 
-async def test_a_take_stays_within_its_limit_and_its_queues(client: QueueClient) -> None:
+async def test_a_claim_stays_within_its_limit_and_its_queues(client: QueueClient) -> None:
     await client.enqueue("a", "b", Job("x", queue="other"))
     served = [len(await client.claim(limit=1)), len(await client.claim()), len(await client.claim())]
     assert (served, await client.state("x")) == ([1, 1, 0], JobState.READY)
@@ -193,7 +193,7 @@ async def test_a_rescued_job_is_served_next(client: QueueClient, store: Store) -
     assert [claimed.job.id for claimed in await client.claim()] == ["first", "second", "third"]
 
 
-async def test_a_job_given_back_is_served_next(client: QueueClient) -> None:
+async def test_a_released_job_is_served_next(client: QueueClient) -> None:
     claim = await client.claimed("first")
     await client.enqueue("second")
     await client.settle(Requeue(claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED))
@@ -270,40 +270,44 @@ async def test_a_waiting_job_is_never_touched_by_time(client: QueueClient, store
 # Holding
 
 
-async def test_a_take_grants_a_hold_until_silence_from_now(client: QueueClient) -> None:
+async def test_a_claim_has_a_deadline_one_heartbeat_timeout_from_now(client: QueueClient) -> None:
     await client.enqueue("a")
     claimed = await client.jobs.claim(["low"], 1, worker="w1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh())
     (job,), info, until = claimed.jobs, await client.info("a"), claimed.at + HEARTBEAT_TIMEOUT
     assert (job.deadline, info.deadline, info.claim) == (until, until, job.claim)
 
 
-async def test_a_held_job_is_not_served_again(client: QueueClient) -> None:
+async def test_a_running_job_is_not_served_again(client: QueueClient) -> None:
     await client.claimed("a")
     assert await client.claim() == []
 
 
-async def test_a_beating_worker_keeps_its_job(client: QueueClient, store: Store) -> None:
+async def test_a_live_worker_keeps_its_job(client: QueueClient, store: Store) -> None:
     claim = await client.claimed("a")
     await store.pass_time(HEARTBEAT_TIMEOUT / 2)
     mine = await client.heartbeat(claim)
     await store.pass_time(HEARTBEAT_TIMEOUT / 2)
-    assert (mine, list(await client.jobs.overdue(None, 10)), await client.rescue(claim)) == ([True], [], LOST)
+    assert (mine, list(await client.jobs.overdue(None, 10)), await client.rescue(claim)) == ([True], [], CONFLICT)
 
 
-async def test_a_beat_past_the_deadline_keeps_a_job_nobody_rescued(client: QueueClient, store: Store) -> None:
+async def test_a_heartbeat_past_the_deadline_keeps_a_job_that_was_not_rescued(
+    client: QueueClient, store: Store
+) -> None:
     claim = await client.claimed("a")
     await store.pass_time(LONGER)
     mine = await client.heartbeat(claim)
-    assert (mine, await client.rescue(claim), await client.complete(claim)) == ([True], LOST, DONE)
+    assert (mine, await client.rescue(claim), await client.complete(claim)) == ([True], CONFLICT, DONE)
 
 
-async def test_a_finish_past_the_deadline_counts_while_nobody_rescued(client: QueueClient, store: Store) -> None:
+async def test_a_completion_past_the_deadline_counts_for_a_job_that_was_not_rescued(
+    client: QueueClient, store: Store
+) -> None:
     claim = await client.claimed("a")
     await store.pass_time(LONGER)
     assert (await client.complete(claim), await client.state("a")) == (DONE, JobState.DONE)
 
 
-async def test_a_beat_says_which_holds_are_gone(client: QueueClient) -> None:
+async def test_a_heartbeat_says_which_claims_are_gone(client: QueueClient) -> None:
     await client.enqueue("a", "b")
     a, b = [claimed.claim for claimed in await client.claim()]
     await client.complete(a)
@@ -315,7 +319,7 @@ async def test_the_late_finish_of_a_rescued_job_is_refused(client: QueueClient, 
     await store.pass_time(LONGER)
     await client.rescue(late)
     assert (await client.complete(late), await client.heartbeat(late), await client.state("a")) == (
-        LOST,
+        CONFLICT,
         [False],
         JobState.READY,
     )
@@ -326,7 +330,7 @@ async def test_only_the_newest_holder_can_finish(client: QueueClient, store: Sto
     await store.pass_time(LONGER)
     await client.rescue(late)
     newest = await client.claim_one()
-    assert (await client.complete(late), await client.complete(newest)) == (LOST, DONE)
+    assert (await client.complete(late), await client.complete(newest)) == (CONFLICT, DONE)
 
 
 async def test_a_right_token_with_a_wrong_nonce_is_refused(client: QueueClient) -> None:
@@ -334,7 +338,7 @@ async def test_a_right_token_with_a_wrong_nonce_is_refused(client: QueueClient) 
     forged = Claim(claim.id, claim.token, claim.nonce + "x")
     assert (await client.heartbeat(forged), await client.complete(forged), await client.state("a")) == (
         [False],
-        LOST,
+        CONFLICT,
         JobState.RUNNING,
     )
 
@@ -343,9 +347,9 @@ async def test_a_finished_job_cannot_be_finished_or_failed_again(client: QueueCl
     claim = await client.claimed("a")
     await client.complete(claim)
     assert (await client.complete(claim), await client.fail(claim), await client.dead_letter(claim)) == (
-        LOST,
-        LOST,
-        LOST,
+        CONFLICT,
+        CONFLICT,
+        CONFLICT,
     )
 
 
@@ -374,7 +378,10 @@ async def test_follow_up_jobs_come_with_the_finish(client: QueueClient) -> None:
 async def test_follow_up_jobs_do_not_come_with_a_refused_finish(client: QueueClient) -> None:
     claim = await client.claimed("a")
     await client.move(Cancel("a"))
-    assert (await client.settle(Complete(claim, enqueues=(Job("next"),))), await client.state("next")) == (LOST, None)
+    assert (await client.settle(Complete(claim, enqueues=(Job("next"),))), await client.state("next")) == (
+        CONFLICT,
+        None,
+    )
 
 
 async def test_a_finish_with_a_bad_follow_up_changes_nothing(client: QueueClient) -> None:

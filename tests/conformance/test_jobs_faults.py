@@ -39,7 +39,7 @@ async def everywhere(client: QueueClient) -> list[str]:
 # A reply lost after the change was made
 
 
-async def test_a_put_asked_again_after_a_lost_reply_gives_the_first_answer(client: QueueClient) -> None:
+async def test_an_enqueue_retried_after_a_lost_reply_gives_the_first_answer(client: QueueClient) -> None:
     await client.enqueue("known")
     faulty = behind(client.jobs, Script({0: LOST_REPLY}))
     batch, request = [Job("a"), Job("known")], fresh()
@@ -49,7 +49,7 @@ async def test_a_put_asked_again_after_a_lost_reply_gives_the_first_answer(clien
     assert ([put.new for put in again], await everywhere(client)) == ([True, False], ["a", "known"])
 
 
-async def test_a_put_asked_again_does_not_bring_back_a_finished_job(client: QueueClient) -> None:
+async def test_a_retried_enqueue_does_not_bring_back_a_finished_job(client: QueueClient) -> None:
     request = fresh()
     await client.jobs.enqueue([Job("a")], request=request)
     await client.complete(await client.claim_one())
@@ -57,7 +57,7 @@ async def test_a_put_asked_again_does_not_bring_back_a_finished_job(client: Queu
     assert ([put.new for put in again], await client.state("a")) == ([True], JobState.DONE)
 
 
-async def test_a_take_asked_again_after_a_lost_reply_gives_the_same_holds(client: QueueClient) -> None:
+async def test_a_claim_retried_after_a_lost_reply_gives_the_same_jobs(client: QueueClient) -> None:
     await client.enqueue("a", "b")
     faulty = behind(client.jobs, Script({0: LOST_REPLY}))
     request = fresh()
@@ -69,7 +69,7 @@ async def test_a_take_asked_again_after_a_lost_reply_gives_the_same_holds(client
     assert (await client.info("a")).attempts == 1
 
 
-async def test_a_take_asked_again_gives_only_what_is_still_held(client: QueueClient, store: Store) -> None:
+async def test_a_retried_claim_gives_only_what_is_still_running(client: QueueClient, store: Store) -> None:
     await client.enqueue("a", "b", "c")
     request = fresh()
     first = await claim_jobs(client.jobs, request)
@@ -81,7 +81,7 @@ async def test_a_take_asked_again_gives_only_what_is_still_held(client: QueueCli
     assert [each.claim for each in again.jobs] == [first.jobs[2].claim]
 
 
-async def test_a_settle_asked_again_after_a_lost_reply_gives_the_first_answer(client: QueueClient) -> None:
+async def test_a_settle_retried_after_a_lost_reply_gives_the_first_answer(client: QueueClient) -> None:
     claim = await client.claimed("a")
     settlements = [Complete(claim, enqueues=(Job("next"),)), Complete(Claim("b", 1, ""))]
     faulty = behind(client.jobs, Script({0: LOST_REPLY}))
@@ -105,7 +105,7 @@ async def test_a_settle_asked_again_does_not_touch_the_next_attempt(client: Queu
     )
 
 
-async def test_a_rescue_asked_again_after_a_lost_reply_rescues_once(client: QueueClient, store: Store) -> None:
+async def test_a_rescue_retried_after_a_lost_reply_rescues_once(client: QueueClient, store: Store) -> None:
     claim = await client.claimed("a")
     await store.pass_time(LONGER)
     faulty = QueueClient(behind(client.jobs, Script({0: LOST_REPLY})))
@@ -125,7 +125,7 @@ async def test_a_request_is_remembered_across_a_restart(store: Store) -> None:
     assert (list(again), list(settled)) == (list(first), list(outcomes))
 
 
-async def test_one_request_id_may_name_a_put_a_take_and_a_settle(client: QueueClient) -> None:
+async def test_one_request_id_may_name_an_enqueue_a_claim_and_a_settle(client: QueueClient) -> None:
     await client.jobs.enqueue([Job("a")], request="the same")
     claimed = await claim_jobs(client.jobs, "the same")
     outcomes = await client.jobs.settle([Complete(each.claim) for each in claimed.jobs], request="the same")
@@ -176,7 +176,7 @@ async def test_everything_is_still_there_after_a_restart(store: Store) -> None:
     ]
 
 
-async def test_a_hold_outlives_a_restart(store: Store) -> None:
+async def test_a_claim_outlives_a_restart(store: Store) -> None:
     claim = await QueueClient(store.jobs).claimed("a")
     await store.reopen()
     client = QueueClient(store.jobs)

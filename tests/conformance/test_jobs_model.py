@@ -127,8 +127,8 @@ class JobQueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def heartbeat(self, data: st.DataObject) -> None:
         claims = data.draw(st.lists(st.sampled_from(self.holds), max_size=3))
-        beaten = self.run(self.store.jobs.heartbeat(WorkerInfo("w"), claims, heartbeat_timeout=HEARTBEAT_TIMEOUT))
-        assert list(beaten.mine) == [self._holder(claim) is not None for claim in claims]
+        answer = self.run(self.store.jobs.heartbeat(WorkerInfo("w"), claims, heartbeat_timeout=HEARTBEAT_TIMEOUT))
+        assert list(answer.mine) == [self._holder(claim) is not None for claim in claims]
         for known in filter(None, map(self._holder, claims)):
             known.until = self.now + HEARTBEAT_TIMEOUT
 

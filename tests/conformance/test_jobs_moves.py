@@ -1,4 +1,4 @@
-"""JobQueue: rescues, cancels, revivals and deletes. What anybody but the worker may do, and under which condition."""
+"""JobQueue: rescues, cancels, requeues and deletes. What all but the worker may do, and under which condition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from conformance.stores import Store
 from wrasse.ports.jobs import Budget, Cancel, Claim, DeadLetterJob, Delete, Job, JobState, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
 
-DONE, LOST = [Outcome.DONE], [Outcome.CONFLICT]
+DONE, CONFLICT = [Outcome.DONE], [Outcome.CONFLICT]
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def client(store: Store) -> QueueClient:
 # Rescues
 
 
-async def test_a_silent_workers_job_is_ready_again(client: QueueClient, store: Store) -> None:
+async def test_a_dead_workers_job_is_ready_again(client: QueueClient, store: Store) -> None:
     claim = await client.claimed("a")
     await store.pass_time(LONGER)
     outcomes = await client.rescue(claim)
@@ -33,18 +33,18 @@ async def test_a_job_is_not_rescued_before_its_deadline(client: QueueClient) -> 
     claim = await client.claimed("a")
     bury = DeadLetterJob(claim, Reason.WORKER_DIED, spends=Budget.RESCUES)
     assert (await client.rescue(claim), await client.move(bury), await client.state("a")) == (
-        LOST,
-        LOST,
+        CONFLICT,
+        CONFLICT,
         JobState.RUNNING,
     )
 
 
-async def test_a_rescue_loses_to_a_beat_that_came_first(client: QueueClient, store: Store) -> None:
+async def test_a_rescue_loses_to_a_heartbeat_that_came_first(client: QueueClient, store: Store) -> None:
     await client.claimed("a")
     await store.pass_time(LONGER)
     (suspect,) = await client.jobs.overdue(None, 10)
     await client.heartbeat(suspect.claim)
-    assert (await client.rescue(suspect.claim), (await client.info("a")).rescues) == (LOST, 0)
+    assert (await client.rescue(suspect.claim), (await client.info("a")).rescues) == (CONFLICT, 0)
 
 
 async def test_a_rescue_loses_to_a_finish_that_came_first(client: QueueClient, store: Store) -> None:
@@ -52,32 +52,32 @@ async def test_a_rescue_loses_to_a_finish_that_came_first(client: QueueClient, s
     await store.pass_time(LONGER)
     (suspect,) = await client.jobs.overdue(None, 10)
     await client.complete(suspect.claim)
-    assert (await client.rescue(suspect.claim), await client.state("a")) == (LOST, JobState.DONE)
+    assert (await client.rescue(suspect.claim), await client.state("a")) == (CONFLICT, JobState.DONE)
 
 
 async def test_two_rescuers_rescue_a_job_once(client: QueueClient, store: Store) -> None:
     claim = await client.claimed("a")
     await store.pass_time(LONGER)
     outcomes = await client.rescue(claim) + await client.rescue(claim)
-    assert (outcomes, (await client.info("a")).rescues, (await client.count()).ready) == (DONE + LOST, 1, 1)
+    assert (outcomes, (await client.info("a")).rescues, (await client.count()).ready) == (DONE + CONFLICT, 1, 1)
 
 
-async def test_a_rescuer_who_looked_at_an_earlier_hold_loses(client: QueueClient, store: Store) -> None:
+async def test_a_rescue_of_an_earlier_claim_is_a_conflict(client: QueueClient, store: Store) -> None:
     earlier = await client.claimed("a")
     await store.pass_time(LONGER)
     await client.rescue(earlier)
     await client.claim_one()
     await store.pass_time(LONGER)
-    assert (await client.rescue(earlier), await client.state("a")) == (LOST, JobState.RUNNING)
+    assert (await client.rescue(earlier), await client.state("a")) == (CONFLICT, JobState.RUNNING)
 
 
-async def test_a_job_that_killed_too_many_workers_is_buried(client: QueueClient, store: Store) -> None:
+async def test_a_job_that_killed_too_many_workers_is_dead_lettered(client: QueueClient, store: Store) -> None:
     claim = await client.claimed("a")
     await store.pass_time(LONGER)
     outcomes = await client.move(DeadLetterJob(claim, Reason.WORKER_DIED, error="silent", spends=Budget.RESCUES))
     info = await client.info("a")
     assert (outcomes, info.state, info.reason, info.rescues) == (DONE, JobState.DEAD, Reason.WORKER_DIED, 1)
-    assert await client.complete(claim) == LOST
+    assert await client.complete(claim) == CONFLICT
 
 
 async def test_what_the_producer_wrote_survives_failure_rescue_burial_and_revival(
@@ -142,12 +142,12 @@ async def test_a_waiting_job_can_be_cancelled(client: QueueClient) -> None:
     assert (record.history, await client.claim(), (await client.info("b")).not_before) == ((), [], None)
 
 
-async def test_a_held_job_can_be_cancelled_and_its_holder_is_refused(client: QueueClient) -> None:
+async def test_a_running_job_can_be_cancelled_and_its_worker_is_refused(client: QueueClient) -> None:
     claim = await client.claimed("a")
     outcomes = await client.move(Cancel("a"))
     refused = (await client.heartbeat(claim), await client.complete(claim), await client.fail(claim))
     record = await client.record("a")
-    assert (outcomes, refused, record.info.state) == (DONE, ([False], LOST, LOST), JobState.DEAD)
+    assert (outcomes, refused, record.info.state) == (DONE, ([False], CONFLICT, CONFLICT), JobState.DEAD)
     assert [each.reason for each in record.history] == [Reason.CANCELLED]
 
 
@@ -155,7 +155,7 @@ async def test_a_finished_or_unknown_job_cannot_be_cancelled(client: QueueClient
     await client.complete(await client.claimed("a"))
     await client.dead_letter(await client.claimed("b"))
     outcomes = await client.move(Cancel("a"), Cancel("b"), Cancel("c"))
-    assert (outcomes, (await client.info("b")).reason) == (LOST * 3, Reason.FAILED)
+    assert (outcomes, (await client.info("b")).reason) == (CONFLICT * 3, Reason.FAILED)
 
 
 # Revivals
@@ -179,38 +179,38 @@ async def test_a_revival_may_be_delayed(client: QueueClient, store: Store) -> No
     assert (early, len(await client.claim())) == ([], 1)
 
 
-async def test_a_job_is_revived_once(client: QueueClient) -> None:
+async def test_a_job_is_requeued_once(client: QueueClient) -> None:
     await client.dead_letter(await client.claimed("a"))
     revive = RequeueDead((await client.info("a")).claim)
     assert await client.move(revive, revive) == [Outcome.DONE, Outcome.CONFLICT]
 
 
-async def test_only_a_dead_job_can_be_revived(client: QueueClient) -> None:
+async def test_only_a_dead_job_can_be_requeued(client: QueueClient) -> None:
     await client.enqueue("a")
     ready = await client.move(RequeueDead((await client.info("a")).claim))
     held = await client.move(RequeueDead(await client.claim_one()))
     await client.complete((await client.info("a")).claim)
     done = await client.move(RequeueDead((await client.info("a")).claim))
-    assert (ready, held, done) == (LOST, LOST, LOST)
+    assert (ready, held, done) == (CONFLICT, CONFLICT, CONFLICT)
 
 
 # Deletes
 
 
 @pytest.mark.parametrize("state", [JobState.READY, JobState.DONE, JobState.DEAD])
-async def test_a_job_that_nobody_holds_can_be_deleted(client: QueueClient, state: JobState) -> None:
+async def test_a_job_that_is_not_running_can_be_deleted(client: QueueClient, state: JobState) -> None:
     await client.enqueue("a")
     if state is not JobState.READY:
         await {JobState.DONE: client.complete, JobState.DEAD: client.dead_letter}[state](await client.claim_one())
     delete = Delete((await client.info("a")).claim, state)
     outcomes = list(await client.jobs.delete([delete, delete]))
-    assert (outcomes, await client.state("a"), await client.ids(state)) == (DONE + LOST, None, [])
+    assert (outcomes, await client.state("a"), await client.ids(state)) == (DONE + CONFLICT, None, [])
 
 
-async def test_a_held_job_is_never_deleted(client: QueueClient) -> None:
+async def test_a_running_job_is_never_deleted(client: QueueClient) -> None:
     claim = await client.claimed("a")
     outcomes = await client.jobs.delete([Delete(claim, state) for state in JobState])
-    assert (list(outcomes), await client.state("a")) == (LOST * 4, JobState.RUNNING)
+    assert (list(outcomes), await client.state("a")) == (CONFLICT * 4, JobState.RUNNING)
 
 
 async def test_a_job_that_moved_on_is_not_deleted(client: QueueClient) -> None:
@@ -220,7 +220,10 @@ async def test_a_job_that_moved_on_is_not_deleted(client: QueueClient) -> None:
     await client.dead_letter(await client.claim_one())
     now = (await client.info("a")).claim
     elsewhere, stale = Delete(now, JobState.DONE), Delete(looked, JobState.DEAD)
-    assert (list(await client.jobs.delete([elsewhere, stale])), await client.state("a")) == (LOST * 2, JobState.DEAD)
+    assert (list(await client.jobs.delete([elsewhere, stale])), await client.state("a")) == (
+        CONFLICT * 2,
+        JobState.DEAD,
+    )
 
 
 async def test_the_id_of_a_lasting_job_is_known_after_it_is_gone_for_as_long_as_said(
@@ -253,7 +256,7 @@ async def test_the_holder_of_a_deleted_job_cannot_finish_another_of_the_same_id(
     await client.move(Cancel("a"))
     await client.jobs.delete([Delete((await client.info("a")).claim, JobState.DEAD)])
     newest = await client.claimed("a")
-    assert (await client.complete(earlier), await client.heartbeat(newest)) == (LOST, [True])
+    assert (await client.complete(earlier), await client.heartbeat(newest)) == (CONFLICT, [True])
 
 
 async def test_a_deleted_job_leaves_no_result_or_history_to_the_next_of_its_id(client: QueueClient) -> None:

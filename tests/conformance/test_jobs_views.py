@@ -64,7 +64,7 @@ async def test_a_listing_can_be_turned_round(client: QueueClient) -> None:
     assert (forwards[:3], await client.ids(JobState.READY, newest=True)) == (["a", "b", "c"], forwards[::-1])
 
 
-async def test_held_jobs_are_listed_by_deadline(client: QueueClient, store: Store) -> None:
+async def test_running_jobs_are_listed_by_deadline(client: QueueClient, store: Store) -> None:
     await client.enqueue("a", "b", "c")
     claims = []
     for _ in range(3):
@@ -228,23 +228,23 @@ async def test_counts_tell_since_when_the_oldest_job_is_ready(client: QueueClien
     assert (empty.oldest_ready_at, full.oldest_ready_at) == (None, (await client.info("a")).created_at)
 
 
-async def test_a_worker_is_listed_from_its_first_beat_to_its_goodbye(client: QueueClient) -> None:
+async def test_a_worker_is_listed_from_its_first_heartbeat_until_it_deregisters(client: QueueClient) -> None:
     worker = WorkerInfo("host-1", "host", 4711, slots=8)
-    beaten = await client.jobs.heartbeat(worker, [], heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    answer = await client.jobs.heartbeat(worker, [], heartbeat_timeout=HEARTBEAT_TIMEOUT)
     (listed,) = (await client.jobs.counts()).workers
     await client.jobs.heartbeat(worker, [], heartbeat_timeout=timedelta(0))
-    assert (listed.info, listed.heartbeat_at, listed.deadline) == (worker, beaten.at, beaten.at + HEARTBEAT_TIMEOUT)
+    assert (listed.info, listed.heartbeat_at, listed.deadline) == (worker, answer.at, answer.at + HEARTBEAT_TIMEOUT)
     assert (await client.jobs.counts()).workers == ()
 
 
-async def test_goodbye_leaves_the_holds_alone(client: QueueClient) -> None:
+async def test_deregistering_leaves_the_claims_alone(client: QueueClient) -> None:
     claim = await client.claimed("a")
     before = await client.info("a")
     mine = await client.heartbeat(claim, heartbeat_timeout=timedelta(0))
     assert (mine, await client.info("a")) == ([True], before)
 
 
-async def test_a_silent_worker_stays_listed_for_an_hour(client: QueueClient, store: Store) -> None:
+async def test_a_dead_worker_stays_listed_for_an_hour(client: QueueClient, store: Store) -> None:
     await client.heartbeat()
     await store.pass_time(timedelta(minutes=59))
     listed = (await client.jobs.counts()).workers
@@ -268,27 +268,27 @@ async def waiting(client: QueueClient, *queues: str, wait: timedelta = LONG) -> 
     return task
 
 
-async def test_a_waiting_taker_is_woken_by_a_put(client: QueueClient) -> None:
+async def test_a_waiting_worker_is_woken_by_an_enqueue(client: QueueClient) -> None:
     taker = await waiting(client)
     await client.enqueue("a")
     assert await asyncio.wait_for(taker, SOON) == ["a"]
 
 
-async def test_a_waiting_taker_is_woken_by_a_put_to_any_of_its_queues(client: QueueClient) -> None:
+async def test_a_waiting_worker_is_woken_by_an_enqueue_to_any_of_its_queues(client: QueueClient) -> None:
     taker = await waiting(client, "high", "low")
     await client.enqueue(Job("elsewhere", queue="other"))
     await client.enqueue("a")
     assert await asyncio.wait_for(taker, SOON) == ["a"]
 
 
-async def test_a_waiting_taker_is_woken_by_a_job_given_back(client: QueueClient) -> None:
+async def test_a_waiting_worker_is_woken_by_a_released_job(client: QueueClient) -> None:
     claim = await client.claimed("a")
     taker = await waiting(client)
     await client.settle(Requeue(claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED))
     assert await asyncio.wait_for(taker, SOON) == ["a"]
 
 
-async def test_a_waiting_taker_is_woken_by_a_put_from_another_process(client: QueueClient, store: Store) -> None:
+async def test_a_waiting_worker_is_woken_by_an_enqueue_of_another_process(client: QueueClient, store: Store) -> None:
     other = await store.another()
     try:
         taker = await waiting(client)
@@ -314,7 +314,7 @@ async def test_two_waiting_takers_do_not_get_the_same_job(client: QueueClient) -
     assert sorted(await asyncio.wait_for(asyncio.gather(*takers), SOON)) == [[], ["a"]]
 
 
-async def test_a_taker_that_gave_up_takes_nothing(client: QueueClient) -> None:
+async def test_a_worker_that_gave_up_claims_nothing(client: QueueClient) -> None:
     taker = await waiting(client)
     taker.cancel()
     await asyncio.wait([taker], timeout=SOON)

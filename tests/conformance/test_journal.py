@@ -75,9 +75,9 @@ async def test_names_as_long_as_any_object_or_key_are_kept_and_found(journal: Jo
 async def test_an_outcome_is_added_to_its_intent(journal: Journal, store: Store) -> None:
     intended_at = await journal.intend([intent("1"), intent("2")])
     await store.pass_time(STEP)
-    await journal.settle([SettledIntent("2", Outcome.CONFLICT, "a beat came first")])
+    await journal.settle([SettledIntent("2", Outcome.CONFLICT, "a heartbeat came first")])
     one, two = await lines(journal)
-    assert (one.outcome, two.outcome, two.detail) == (None, Outcome.CONFLICT, "a beat came first")
+    assert (one.outcome, two.outcome, two.detail) == (None, Outcome.CONFLICT, "a heartbeat came first")
     assert two.settled_at is not None
     assert two.settled_at >= intended_at + STEP
 
@@ -103,7 +103,7 @@ async def test_settling_what_was_never_intended_changes_nothing(journal: Journal
     assert await lines(journal) == []
 
 
-async def test_intending_again_after_a_lost_reply_keeps_one_line_each(journal: Journal) -> None:
+async def test_an_intent_retried_after_a_lost_reply_keeps_one_line_each(journal: Journal) -> None:
     faulty = FaultyJournal(journal, Network(Script({0: LOST_REPLY, 2: LOST_REPLY})))
     batch = [intent("1"), intent("2")]
     with pytest.raises(StoreUnavailable):

@@ -33,7 +33,7 @@ async def test_what_fits_is_allowed_whole_and_waits_for_nothing(limits: Limits) 
     assert (allowed.count, allowed.wait) == (3, timedelta(0))
 
 
-async def test_whoever_waits_as_told_gets_something(limits: Limits) -> None:
+async def test_a_caller_that_waits_as_told_gets_something(limits: Limits) -> None:
     await limits.limiter.allow(limits.key, 5, rate=20, burst=5)
     refused = await limits.limiter.allow(limits.key, 5, rate=20, burst=5)
     await limits.pass_time(refused.wait + timedelta(milliseconds=5))
@@ -50,13 +50,13 @@ async def test_another_key_is_another_budget(limits: Limits) -> None:
     assert (await limits.limiter.allow(f"{limits.key}-other", 5, rate=5, burst=5)).count == 5
 
 
-async def test_what_was_not_needed_may_be_taken_by_another(limits: Limits) -> None:
+async def test_what_was_not_needed_may_be_used_by_another(limits: Limits) -> None:
     await limits.limiter.allow(limits.key, 5, rate=5, burst=5)
     await limits.limiter.give_back(limits.key, 2, rate=5)
     assert (await limits.other.allow(limits.key, 5, rate=5, burst=5)).count == 2
 
 
-async def test_giving_back_more_than_was_taken_makes_no_budget(limits: Limits) -> None:
+async def test_returning_more_than_was_used_makes_no_budget(limits: Limits) -> None:
     await limits.limiter.allow(limits.key, 1, rate=5, burst=5)
     await limits.limiter.give_back(limits.key, 100, rate=5)
     assert (await limits.limiter.allow(limits.key, 100, rate=5, burst=5)).count == 5
@@ -68,7 +68,7 @@ async def test_a_second_later_the_budget_is_whole_again(limits: Limits) -> None:
     assert (await limits.other.allow(limits.key, 5, rate=5, burst=5)).count == 5
 
 
-async def test_who_keeps_asking_gets_the_rate_and_nobody_more_than_twice_of_it_in_a_second(limits: Limits) -> None:
+async def test_a_steady_caller_gets_the_rate_and_none_more_than_twice_of_it_in_a_second(limits: Limits) -> None:
     rate, start, granted = 100, limits.now(), []
     while limits.now() - start < 2.5 * SECOND:
         allowed = await limits.limiter.allow(limits.key, 10, rate=rate, burst=10)
@@ -78,7 +78,7 @@ async def test_who_keeps_asking_gets_the_rate_and_nobody_more_than_twice_of_it_i
     total = sum(count for _, count in granted)
     assert total <= rate * (seconds + 1)
     asked = [at / SECOND for at, _ in granted]
-    # A busy machine asks late, and what nobody asks for is not kept beyond the burst.
+    # A busy machine asks late, and what is not asked for is not kept beyond the burst.
     assert total >= 0.5 * sum(min(10, rate * (then - at)) for at, then in pairwise(asked))
     for begin, _ in granted:
         assert sum(count for at, count in granted if begin <= at < begin + SECOND) <= 2 * rate

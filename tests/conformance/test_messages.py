@@ -224,7 +224,7 @@ async def test_closing_cuts_off_handlers_that_do_not_end_and_gives_their_message
     assert [(received.payload, received.number) for received in other.seen] == [(b"1", 2)]
 
 
-async def test_closing_gives_back_at_once_what_did_not_start(desk: Desk) -> None:
+async def test_closing_releases_at_once_what_did_not_start(desk: Desk) -> None:
     await desk.publish(b"1", b"2", b"3")
     gate = asyncio.Event()
     log, other = Log(lambda received: gate.wait()), Log()
@@ -240,7 +240,7 @@ async def test_closing_gives_back_at_once_what_did_not_start(desk: Desk) -> None
     assert (log.payloads, sorted(other.payloads)) == ([b"1"], [b"2", b"3"])
 
 
-async def test_a_consumer_that_is_cancelled_gives_back_what_it_had(desk: Desk) -> None:
+async def test_a_consumer_that_is_cancelled_releases_what_it_had(desk: Desk) -> None:
     await desk.publish(b"1", b"2")
     log, other = Log(lambda received: asyncio.Event().wait()), Log()
     async with asyncio.TaskGroup() as tasks:

@@ -7,18 +7,18 @@ from datetime import timedelta
 import pytest
 
 from conformance.stores import Store
-from wrasse.ports.guard import PlainLocks
+from wrasse.ports.guard import NamedLocks
 
 pytestmark = pytest.mark.parametrize("open_store", ["redis"], indirect=True)
 KEY, LONG, SHORT = "gbe:lock:sweeper", timedelta(minutes=1), timedelta(milliseconds=30)
 
 
 @pytest.fixture
-def locks(store: Store) -> PlainLocks:
-    return store.backend.plain_locks
+def locks(store: Store) -> NamedLocks:
+    return store.backend.named_locks
 
 
-async def test_a_lock_has_one_owner_until_it_is_released(locks: PlainLocks) -> None:
+async def test_a_lock_has_one_owner_until_it_is_released(locks: NamedLocks) -> None:
     holders = [await locks.hold(KEY, owner, LONG) for owner in ("a", "b", "a")]
 
     released = [await locks.release(KEY, owner) for owner in ("b", "a")]
@@ -26,14 +26,14 @@ async def test_a_lock_has_one_owner_until_it_is_released(locks: PlainLocks) -> N
     assert (holders, released, await locks.hold(KEY, "b", LONG)) == (["a", "a", "a"], [False, True], "b")
 
 
-async def test_who_looks_at_a_lock_changes_nothing(locks: PlainLocks) -> None:
+async def test_reading_the_owner_of_a_lock_changes_nothing(locks: NamedLocks) -> None:
     free = await locks.holder(KEY), await locks.holder(KEY)
     await locks.hold(KEY, "a", LONG)
 
     assert (free, await locks.holder(KEY), await locks.hold(KEY, "b", LONG)) == (("", ""), "a", "a")
 
 
-async def test_a_lock_that_nobody_renews_ends_by_itself(locks: PlainLocks) -> None:
+async def test_a_lock_that_is_not_renewed_expires(locks: NamedLocks) -> None:
     await locks.hold(KEY, "a", SHORT)
 
     while await locks.hold(KEY, "b", LONG) != "b":  # only ever ends because the first one did

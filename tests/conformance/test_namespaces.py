@@ -1,4 +1,4 @@
-"""Namespaces: those that hold keys are listed, in order, page by page, by whoever asks the store."""
+"""Namespaces: those that hold keys are listed by the store, in order, page by page."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ async def test_an_object_is_created_once(objects: Objects) -> None:
     assert await whole(objects, "a") == b"1"
 
 
-async def test_a_write_that_names_an_old_version_is_lost(objects: Objects) -> None:
+async def test_a_write_that_names_an_old_version_is_a_conflict(objects: Objects) -> None:
     old = version(await objects.create("a", b"1"))
     new = version(await objects.replace("a", b"2", at=old))
     stale = [await objects.replace("a", b"3", at=at) for at in (old, "", "never", "zz.zz", f"{new}0")]

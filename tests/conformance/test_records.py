@@ -135,7 +135,7 @@ async def test_a_record_is_created_once(records: Records) -> None:
     assert (bool(first), second.outcome, (await found(records, "a")).value) == (True, Outcome.CONFLICT, b"1")
 
 
-async def test_a_write_that_names_an_old_version_is_lost(records: Records) -> None:
+async def test_a_write_that_names_an_old_version_is_a_conflict(records: Records) -> None:
     old = version(await records.create("a", b"1"))
     new = version(await records.put("a", b"2", at=old))
     put, delete = await records.put("a", b"3", at=old), await records.delete("a", at=old)
@@ -162,7 +162,7 @@ async def test_a_deleted_record_can_be_created_again_under_another_version(recor
     assert (gone, first == second, bool(await records.delete("a", at=first))) == (None, False, False)
 
 
-async def test_a_write_to_a_deleted_record_is_lost(records: Records) -> None:
+async def test_a_write_to_a_deleted_record_is_a_conflict(records: Records) -> None:
     first = version(await records.create("a", b"1"))
     await records.delete("a", at=first)
     put, delete = await records.put("a", b"2", at=first), await records.delete("a", at=first)
@@ -196,7 +196,7 @@ async def test_of_fifty_creators_of_one_key_one_wins(store: Store) -> None:
 # Asking again
 
 
-async def test_a_write_asked_again_after_a_lost_reply_gives_the_first_answer(records: Records) -> None:
+async def test_a_write_retried_after_a_lost_reply_gives_the_first_answer(records: Records) -> None:
     faulty = FaultyRecords(records, Network(Script({0: LOST_REPLY, 2: LOST_REPLY, 4: LOST_REPLY})))
     with pytest.raises(StoreUnavailable):
         await faulty.create("a", b"1", nonce="n1")
@@ -219,7 +219,7 @@ async def test_a_write_asked_again_after_others_wrote_is_still_known(records: Re
     assert (again.outcome, again.version, (await found(records, "a")).version) == (Outcome.DONE, mine, at)
 
 
-async def test_a_write_that_can_no_longer_be_found_out_is_never_called_lost(records: Records) -> None:
+async def test_a_write_that_can_no_longer_be_found_out_is_never_called_a_conflict(records: Records) -> None:
     first = version(await records.create("a", b"0", nonce="create"))
     at = version(await records.put("a", b"1", at=first, nonce="mine"))
     for n in range(2 * NONCES_KEPT):
@@ -229,7 +229,7 @@ async def test_a_write_that_can_no_longer_be_found_out_is_never_called_lost(reco
     assert (await found(records, "a")).version == at
 
 
-async def test_a_write_that_surely_lost_is_called_lost(records: Records) -> None:
+async def test_a_write_that_surely_conflicts_is_called_a_conflict(records: Records) -> None:
     first = version(await records.create("a", b"0", nonce="n1"))
     await records.put("a", b"1", at=first, nonce="n2")
     answers = await records.put("a", b"2", at=first, nonce="n3"), await records.create("a", b"3", nonce="n4")
@@ -364,7 +364,7 @@ async def test_records_due_at_the_same_moment_are_all_found(records: Records, st
     assert sorted(await due_keys(records)) == ["0", "1", "2", "3", "4"]
 
 
-async def test_an_entry_that_was_left_is_gone_once_it_is_taken_away(records: Records, store: Store) -> None:
+async def test_an_entry_that_was_left_is_gone_once_it_is_removed(records: Records, store: Store) -> None:
     due = store.clock.now() - SHORT - store.records().resolution
     first = version(await records.create("a", b"", due_at=due))
     await records.put("a", b"", at=first, due_at=None, entry_stays=True)
@@ -372,7 +372,7 @@ async def test_an_entry_that_was_left_is_gone_once_it_is_taken_away(records: Rec
     assert await due_keys(records) == []
 
 
-async def test_an_entry_that_is_needed_again_is_not_taken_away(records: Records, store: Store) -> None:
+async def test_an_entry_that_is_needed_again_is_not_removed(records: Records, store: Store) -> None:
     due = store.clock.now() - SHORT - store.records().resolution
     first = version(await records.create("a", b"", due_at=due))
     freed = version(await records.put("a", b"", at=first, due_at=None, entry_stays=True))

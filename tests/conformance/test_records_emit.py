@@ -61,7 +61,7 @@ async def test_a_record_is_replaced_together_with_its_entries(records: Records, 
 
 
 @emitting
-async def test_a_write_that_is_lost_emits_nothing(records: Records, streams: Streams) -> None:
+async def test_a_write_that_conflicts_emits_nothing(records: Records, streams: Streams) -> None:
     created = await records.create("k", b"{}")
     assert created.version is not None
     await records.put("k", b"{}", at=created.version)
@@ -74,7 +74,7 @@ async def test_a_write_that_is_lost_emits_nothing(records: Records, streams: Str
 
 
 @emitting
-async def test_asking_again_after_a_lost_reply_emits_nothing_twice(records: Records, streams: Streams) -> None:
+async def test_a_retry_after_a_lost_reply_emits_nothing_twice(records: Records, streams: Streams) -> None:
     unlucky = FaultyRecords(records, Network(Script({0: LOST_REPLY})))
     with pytest.raises(StoreUnavailable):
         await unlucky.create("k", b"{}", nonce="n", emit=[Draft(SUBJECT, b"one")])

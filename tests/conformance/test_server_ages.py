@@ -1,4 +1,4 @@
-"""Server ages: a server removes by age only where nobody reads in a group, and tells what it does."""
+"""Server ages: a server removes by age only streams without a group, and tells what it does."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_an_age_that_is_there_already_is_not_set_again(upkeep: Upkeep) -> 
     assert await keep_for(upkeep, DAY) is Outcome.CONFLICT
 
 
-async def test_an_age_is_never_shorter_than_the_server_takes(upkeep: Upkeep) -> None:
+async def test_an_age_is_never_shorter_than_the_server_accepts(upkeep: Upkeep) -> None:
     state = await upkeep.streams.info(S)
 
     await keep_for(upkeep, timedelta(seconds=1))

@@ -67,7 +67,7 @@ class Changes:
             raise StoreBroken("the spool is torn")
 
 
-async def test_a_root_nobody_looked_at_has_no_round(sightings: Sightings) -> None:
+async def test_a_root_that_was_never_scanned_has_no_scan(sightings: Sightings) -> None:
     standing = await sightings.standing("r")
     assert (standing.last, standing.value, standing.version) == (None, b"", 0)
 
@@ -125,7 +125,9 @@ async def test_a_round_never_touches_what_is_in_quarantine(sightings: Sightings)
     SightingChange("a", SightingState.SEEN, "other", SightingState.MOVED),
     SightingChange("b", SightingState.SEEN, "f1", SightingState.MOVED),
 ])  # fmt: skip
-async def test_a_mark_whose_sighting_is_another_by_now_is_lost(sightings: Sightings, mark: SightingChange) -> None:
+async def test_a_mark_whose_sighting_is_another_by_now_is_a_conflict(
+    sightings: Sightings, mark: SightingChange
+) -> None:
     await sightings.commit(made(1), Changes(NewSighting(sighting("a"))))
     assert list(await sightings.mark("r", [mark])) == [Outcome.CONFLICT]
     assert await everything(sightings) == [sighting("a")]

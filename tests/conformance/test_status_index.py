@@ -1,4 +1,4 @@
-"""Records that stand on shelves: counted and listed without being read, and always where the newest write put them."""
+"""The status index: records are counted and listed by status without being read, as the newest write said."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUE = b'{"a":"b"}'
 A, B = "mail/ready", "mail/ready2"  # one begins as the other does
 
 
-class Shelf:
+class StatusView:
     """Records that stand somewhere, by name."""
 
     def __init__(self, records: Records) -> None:
@@ -43,34 +43,34 @@ class Shelf:
 
 
 @pytest.fixture
-def status(store: Store) -> Shelf:
-    return Shelf(store.backend.records(THINGS))
+def status(store: Store) -> StatusView:
+    return StatusView(store.backend.records(THINGS))
 
 
-async def test_a_record_stands_where_its_newest_write_put_it(status: Shelf) -> None:
+async def test_a_record_stands_where_its_newest_write_put_it(status: StatusView) -> None:
     version = await status.add("k", 7)
     await status.records.put("k", VALUE, at=version, index_entry=IndexEntry(B, 3))
     assert (await status.count(), await status.keys(A), await status.keys(B)) == ((0, 1), [], ["k"])
 
 
-async def test_a_write_that_names_no_shelf_takes_a_record_off_it(status: Shelf) -> None:
+async def test_a_write_without_a_status_removes_the_index_entry(status: StatusView) -> None:
     await status.records.put("k", VALUE, at=await status.add("k", 7))
     assert (await status.count(), await status.keys()) == ((0, 0), [])
 
 
-async def test_a_deleted_record_leaves_its_shelf(status: Shelf) -> None:
+async def test_a_deleted_record_leaves_its_status(status: StatusView) -> None:
     await status.records.delete("k", at=await status.add("k", 7))
     assert (await status.count(), await status.keys()) == ((0, 0), [])
 
 
-async def test_a_write_that_is_lost_moves_nothing(status: Shelf) -> None:
+async def test_a_write_that_conflicts_moves_nothing(status: StatusView) -> None:
     old = await status.add("k", 7)
     await status.records.put("k", VALUE, at=old, index_entry=IndexEntry(A, 8))
     lost = await status.records.put("k", VALUE, at=old, index_entry=IndexEntry(B, 9))
     assert (lost.outcome, await status.count()) == (Outcome.CONFLICT, (1, 0))
 
 
-async def test_a_shelf_is_listed_by_turn_both_ways(status: Shelf) -> None:
+async def test_a_status_is_listed_by_position_both_ways(status: StatusView) -> None:
     far = 1 << 62
     for key, turn in (("c", 5), ("a", -far), ("e", far), ("b/%", -1), ("d", 5)):
         await status.add(key, turn)
@@ -80,7 +80,7 @@ async def test_a_shelf_is_listed_by_turn_both_ways(status: Shelf) -> None:
 
 
 @pytest.mark.parametrize("newest", [False, True])
-async def test_every_cursor_of_a_shelf_goes_on_after_its_record(status: Shelf, newest: bool) -> None:
+async def test_every_cursor_of_a_status_goes_on_after_its_record(status: StatusView, newest: bool) -> None:
     for n in range(5):
         await status.add(f"k{n}", n // 2 - 1)
     whole = await status.status_index.status_page(A, None, 10, newest=newest)
@@ -90,14 +90,14 @@ async def test_every_cursor_of_a_shelf_goes_on_after_its_record(status: Shelf, n
     assert await status.keys(after=index_cursor(-1, "k0"), newest=newest) == ([] if newest else keys[1:])
 
 
-async def test_a_page_of_a_shelf_says_whether_there_are_more(status: Shelf) -> None:
+async def test_a_page_of_a_status_says_whether_there_are_more(status: StatusView) -> None:
     for n in range(3):
         await status.add(f"k{n}", n)
     few, all_of_it = [await status.status_index.status_page(A, None, limit) for limit in (2, 3)]
     assert ((len(few), few.more), (len(all_of_it), all_of_it.more)) == ((2, True), (3, False))
 
 
-async def test_a_part_of_a_shelf_is_counted_up_to_a_turn(status: Shelf) -> None:
+async def test_a_part_of_a_status_is_counted_up_to_a_position(status: StatusView) -> None:
     for n, turn in enumerate((-5, 3, 3, 4)):
         await status.add(f"k{n}", turn)
     await status.add("other", 0, B)
@@ -105,7 +105,7 @@ async def test_a_part_of_a_shelf_is_counted_up_to_a_turn(status: Shelf) -> None:
     assert await status.count(*parts, StatusRange(A), StatusRange("none")) == (0, 1, 1, 3, 4, 4, 0)
 
 
-async def test_a_record_is_put_where_it_belongs_without_being_changed(status: Shelf) -> None:
+async def test_a_record_is_reindexed_without_being_changed(status: StatusView) -> None:
     await status.add("k", 7)
     await status.records.create("new", VALUE)
     before = [await status.get(key) for key in ("k", "new")]
@@ -115,7 +115,7 @@ async def test_a_record_is_put_where_it_belongs_without_being_changed(status: Sh
     assert [await status.get(key) for key in ("k", "new")] == before
 
 
-async def test_a_record_that_has_changed_is_not_put_elsewhere(status: Shelf) -> None:
+async def test_a_record_that_has_changed_is_not_reindexed(status: StatusView) -> None:
     version = await status.add("k", 7)
     seen = await status.get("k")
     await status.records.put("k", VALUE, at=version, index_entry=IndexEntry(A, 8))

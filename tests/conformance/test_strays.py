@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from backends.redis.between import Between
+from backends.redis.interleaved import InterleavedClient
 from backends.redis.peer import GoPeer, go_job, go_recovery
 from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, QueueClient
 from conformance.stores import REDIS_SERVERS, Store, forget
@@ -86,7 +86,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await store.close()
 
 
-async def test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_silence_later(scene: StrayScene) -> None:
+async def test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_timeout_later(scene: StrayScene) -> None:
     peer = await scene.left(go_job("a"))
     found = await scene.scan()
     early = await scene.rescue()
@@ -97,7 +97,7 @@ async def test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_silence_later(
     assert (info.state, info.queue, info.rescues, await peer.holds()) == (JobState.READY, "low", 1, [])
 
 
-async def test_an_adopted_job_is_a_held_job_like_any_other(scene: StrayScene) -> None:
+async def test_an_adopted_job_is_a_running_job_like_any_other(scene: StrayScene) -> None:
     await scene.left(go_job("a"), worker="dead-1")
     await scene.scan()
     info = await scene.jobs_client.info("a")
@@ -110,7 +110,7 @@ async def test_an_adopted_job_is_a_held_job_like_any_other(scene: StrayScene) ->
     assert info.deadline == info.heartbeat_at + HEARTBEAT_TIMEOUT
 
 
-async def test_what_a_live_worker_of_another_program_holds_is_left_alone(scene: StrayScene) -> None:
+async def test_the_jobs_of_a_live_worker_of_another_program_are_left_alone(scene: StrayScene) -> None:
     await scene.peer.push(go_job("a"))
     await scene.peer.fetch()
     found = await scene.scan()
@@ -143,7 +143,7 @@ async def test_a_job_is_adopted_once_however_often_it_is_seen(scene: StrayScene)
     assert (sum(found.adopted for found in both), again.adopted, (await scene.jobs_client.count()).running) == (1, 0, 1)
 
 
-async def test_our_own_holds_are_never_taken_for_strays(scene: StrayScene) -> None:
+async def test_our_own_claims_are_never_strays(scene: StrayScene) -> None:
     await scene.peer.push(go_job("a"))
     await scene.peer.push(go_job("a", retries=1))  # the same id twice
     await scene.jobs_client.enqueue("b")
@@ -183,7 +183,7 @@ async def test_a_job_goes_back_to_where_it_came_from(scene: StrayScene, raw: byt
     assert (outcomes, info.state, info.queue) == ([Outcome.DONE], JobState.READY, queue)
 
 
-async def test_a_job_from_a_queue_that_nobody_knows_is_buried_as_unroutable(scene: StrayScene) -> None:
+async def test_a_job_from_an_unknown_queue_is_dead_lettered_as_unroutable(scene: StrayScene) -> None:
     await scene.left(go_job("a", more=',"origin_queue":"no such"'))
     outcomes = await scene.adopt_and_rescue()
     info = await scene.jobs_client.info("a")
@@ -191,7 +191,7 @@ async def test_a_job_from_a_queue_that_nobody_knows_is_buried_as_unroutable(scen
 
 
 @pytest.mark.parametrize("raw", [b"null", b"[]", b"\xff\xfe", b'{"id":{}}'])
-async def test_bytes_that_are_no_job_are_buried_as_they_are(scene: StrayScene, raw: bytes) -> None:
+async def test_bytes_that_are_no_job_are_dead_lettered_as_they_are(scene: StrayScene, raw: bytes) -> None:
     await scene.left(raw)
     outcomes = await scene.adopt_and_rescue()
     (dead,) = await scene.store.jobs.page(JobState.DEAD, JobFilter(), None, 10)
@@ -199,7 +199,7 @@ async def test_bytes_that_are_no_job_are_buried_as_they_are(scene: StrayScene, r
     assert (outcomes, dead.reason, letters) == ([Outcome.DONE], Reason.INVALID_PAYLOAD, [raw])
 
 
-async def test_a_job_that_kills_every_worker_is_buried_in_the_end(scene: StrayScene) -> None:
+async def test_a_job_that_kills_every_worker_is_dead_lettered_in_the_end(scene: StrayScene) -> None:
     await scene.peer.push(go_job("a"))
     for n in range(4):
         peer = GoPeer(scene.client, f"dead-{n}")
@@ -246,7 +246,7 @@ async def test_nothing_is_left_of_the_list_of_a_dead_worker(scene: StrayScene) -
     assert await scene.client.ask("EXISTS", peer.processing, peer.heartbeat) == 0
 
 
-async def test_a_dry_look_sees_the_same_and_changes_nothing(scene: StrayScene) -> None:
+async def test_a_dry_scan_sees_the_same_and_changes_nothing(scene: StrayScene) -> None:
     await scene.left(go_job("a"))
     before = await scene.everything()
     dry = await scene.scan(dry=True)
@@ -279,7 +279,7 @@ async def test_the_next_search_goes_on_where_the_last_one_stopped(scene: StraySc
     assert adopted == 60
 
 
-async def test_a_look_at_nothing_is_refused(scene: StrayScene) -> None:
+async def test_a_scan_of_nothing_is_refused(scene: StrayScene) -> None:
     with pytest.raises(UsageError):
         await scene.strays.scan(None, 0, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
 
@@ -323,23 +323,25 @@ async def test_a_worker_that_was_seen_once_is_scanned_first(scene: StrayScene) -
     assert (found.ended, found.adopted) == (False, 1)
 
 
-async def test_what_a_silent_worker_of_ours_holds_is_not_adopted_beside_its_hold(scene: StrayScene) -> None:
+async def test_a_job_of_a_dead_worker_of_ours_is_not_adopted_beside_its_claim(scene: StrayScene) -> None:
     await scene.jobs_client.claimed("a")
     await scene.client.ask("DEL", scene.peer.keys.heartbeat("w1"))
     found = await scene.scan()
     assert (found.seen, (await scene.jobs_client.count()).running) == (0, 1)
 
 
-async def test_a_worker_that_comes_to_life_during_a_look_keeps_its_job(scene: StrayScene) -> None:
+async def test_a_worker_that_comes_to_life_during_a_scan_keeps_its_job(scene: StrayScene) -> None:
     peer = await scene.left(go_job("a"))
-    between = Between(scene.client, "adopt", lambda: scene.client.ask("SET", peer.heartbeat, "alive", "EX", 30))
+    between = InterleavedClient(
+        scene.client, "adopt", lambda: scene.client.ask("SET", peer.heartbeat, "alive", "EX", 30)
+    )
     found = await RedisStrays(between).scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (between.happened, found.seen, found.adopted) == (True, 1, 0)
 
 
-async def test_a_job_that_is_finished_during_a_look_is_not_adopted(scene: StrayScene) -> None:
+async def test_a_job_that_is_finished_during_a_scan_is_not_adopted(scene: StrayScene) -> None:
     peer = await scene.left(go_job("a"))
-    between = Between(scene.client, "adopt", lambda: peer.finish(go_job("a")))
+    between = InterleavedClient(scene.client, "adopt", lambda: peer.finish(go_job("a")))
     found = await RedisStrays(between).scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (between.happened, found.adopted, (await scene.jobs_client.count()).running) == (True, 0, 0)
 
@@ -353,7 +355,7 @@ async def test_a_worker_with_nothing_in_its_hands_is_not_counted_among_the_holde
     assert (busy.holders, idle.holders) == (1, 0)
 
 
-async def test_the_other_programs_own_recovery_takes_nothing_from_a_live_worker_of_ours(scene: StrayScene) -> None:
+async def test_the_other_programs_own_recovery_leaves_a_live_worker_of_ours_its_jobs(scene: StrayScene) -> None:
     await scene.jobs_client.enqueue(*"abc")
     for claimed in await scene.jobs_client.claim(limit=2):
         assert await go_recovery(scene.client) == 0
@@ -363,7 +365,7 @@ async def test_the_other_programs_own_recovery_takes_nothing_from_a_live_worker_
     assert (await scene.jobs_client.ids(JobState.READY), await scene.jobs_client.state("a")) == (["c"], JobState.DONE)
 
 
-async def test_what_the_other_programs_recovery_gave_back_is_not_given_back_again(scene: StrayScene) -> None:
+async def test_what_the_other_programs_recovery_released_is_not_released_again(scene: StrayScene) -> None:
     await scene.left(go_job("theirs"))
     await scene.jobs_client.enqueue("ours")
     await scene.jobs_client.claim()

@@ -100,12 +100,12 @@ def test_the_page_of_a_sweep_names_its_settings_and_says_what_to_do(name: str) -
 
 
 def test_the_figures_of_a_benchmark_become_tables() -> None:
-    ratio = figures.Ratio("put to the raw insert", 0.8123, 0.7, True)
+    ratio = figures.Ratio("enqueue to the raw insert", 0.8123, 0.7, True)
     rate = figures.Rate("raw insert", 66_107.2, "jobs/s")
-    run = figures.Run({"cores": 2}, False, [figures.Result("put_sqlite", "bulk put", [rate], [ratio])])
+    run = figures.Run({"cores": 2}, False, [figures.Result("enqueue_sqlite", "bulk enqueue", [rate], [ratio])])
     text = figures.render(run)
-    assert "| put_sqlite | put to the raw insert | 0.81 | at least 0.7 |" in text
-    assert "| put_sqlite | raw insert | 66,107 | jobs/s |" in text
+    assert "| enqueue_sqlite | enqueue to the raw insert | 0.81 | at least 0.7 |" in text
+    assert "| enqueue_sqlite | raw insert | 66,107 | jobs/s |" in text
 
 
 def test_every_limit_on_what_comes_from_outside_has_a_value_and_a_meaning() -> None:

@@ -303,7 +303,7 @@ async def test_after_the_peers_purge_of_all_a_repair_leaves_nothing_that_stands_
     await here.jobs_client.enqueue(Job("held", queue=LOW), Job("waiting", queue=LOW, unique="name"))
     await here.jobs_client.claim(queues=(LOW,), limit=1)
     await go_purge_all(client)
-    found = await here.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    found = await here.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert [each.kind for each in found] == ["entry_lost", "id_left_over", "unique_left_over"]
-    assert await here.redis.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT) == ()
+    assert await here.redis.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT) == ()
     assert await here.jobs_client.enqueue(Job("waiting", queue=LOW, unique="name")) == [True]

@@ -19,7 +19,7 @@ from wrasse.errors import StoreUnavailable, TooLarge
 from wrasse.leases.attachments import Sent
 from wrasse.leases.client import LeaseClient
 from wrasse.leases.lease import KeyRefused, Refusal, public
-from wrasse.leases.lease_scope import Operations, lease_key
+from wrasse.leases.lease_scope import LeaseOptions, Operations, lease_key
 
 CLOCK = SystemClock()
 TTL = timedelta(seconds=20)
@@ -39,7 +39,7 @@ async def operations(request: pytest.FixtureRequest) -> AsyncIterator[Operations
 
 
 def held(operations: Operations) -> lease_key:
-    return lease_key(operations, KEY, "me", TTL, CLOCK)
+    return lease_key(operations, KEY, LeaseOptions("me", TTL), CLOCK)
 
 
 async def committed(operations: Operations, name: str) -> bytes:

@@ -13,8 +13,8 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import LeaseLost
 from wrasse.leases.client import LeaseClient
-from wrasse.leases.lease_scope import Operations, lease_key
-from wrasse.leases.leases import Leases
+from wrasse.leases.lease_scope import LeaseOptions, Operations, lease_key
+from wrasse.leases.leases import LeasePolicy, Leases
 
 CLOCK = SystemClock()
 TTL = timedelta(seconds=20)
@@ -31,7 +31,7 @@ async def operations(request: pytest.FixtureRequest) -> AsyncIterator[Operations
 
 
 def held(operations: Operations, key: str = "orders/42", wait: timedelta | None = None) -> lease_key:
-    return lease_key(operations, key, "me", TTL, CLOCK, wait=wait)
+    return lease_key(operations, key, LeaseOptions("me", TTL, wait=wait), CLOCK)
 
 
 async def until(so: Callable[[], bool]) -> None:
@@ -48,7 +48,7 @@ async def test_what_was_saved_is_there_for_the_next_holder(operations: Operation
         assert lease.state == {"paid": True}
 
 
-async def test_nobody_else_sees_what_is_saved_before_the_block_ends(operations: Operations) -> None:
+async def test_no_other_reader_sees_what_is_saved_before_the_block_ends(operations: Operations) -> None:
     async with held(operations) as lease:
         await lease.save({"paid": True})
         assert await operations.read_public("default", "orders/42") is None
@@ -118,10 +118,10 @@ async def test_who_waited_longer_than_its_lease_lasts_has_all_of_it_all_the_same
 @pytest.mark.parametrize("where", ["here", "over HTTP"])
 async def test_a_lease_that_is_shorter_than_was_asked_for_is_renewed_in_time(where: str) -> None:
     memory = Memory(CLOCK)
-    leases = Leases(memory.records, memory.objects, CLOCK, ttl_max=timedelta(seconds=3))
+    leases = Leases(memory.records, memory.objects, CLOCK, LeasePolicy(ttl_max=timedelta(seconds=3)))
     async with served(leases) as server, LeaseClient(server.url, CLOCK) as client, asyncio.timeout(20):
         asked = server.leases if where == "here" else client
-        async with lease_key(asked, "orders/42", "me", timedelta(minutes=5), CLOCK) as lease:
+        async with lease_key(asked, "orders/42", LeaseOptions("me", timedelta(minutes=5)), CLOCK) as lease:
             first = lease.expires_at
             await until(lambda: lease.expires_at > first)
 

@@ -53,7 +53,7 @@ async def deaf_server() -> AsyncIterator[tuple[Deaf, LeaseClient]]:
             await leases.close()
 
 
-async def test_nobody_is_refused_because_of_a_change_of_their_own() -> None:
+async def test_a_retried_change_is_not_refused_because_of_its_first_try() -> None:
     async with deaf_server() as (deaf, client):
         lease = await client.acquire("a", "me")
         version, first = await client.update(lease.granted, b'{"n":1}', if_version=lease.version)

@@ -210,7 +210,7 @@ async def test_an_extend_without_seconds_extends(scene: Scene) -> None:
     assert (await scene.call("ack", message))[0] == 200
 
 
-async def test_the_producer_may_say_how_long_a_message_is_held(scene: Scene) -> None:
+async def test_the_producer_may_set_the_visibility_timeout_of_a_message(scene: Scene) -> None:
     await scene.enqueue(visibility_timeout_seconds=90)
     message = await scene.one()
     scene.clock.advance(timedelta(seconds=60))

@@ -16,7 +16,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
 from wrasse.leases.client import LeaseClient
-from wrasse.leases.lease_scope import Operations, transact
+from wrasse.leases.lease_scope import LeaseOptions, Operations, transact
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import Xids
 from wrasse.leases.transactions.states import Decision
@@ -26,6 +26,7 @@ CLOCK = SystemClock()
 TTL = timedelta(seconds=30)
 NS = "default"
 XIDS = Xids(CLOCK)
+SHORT = LeaseOptions("me", timedelta(seconds=0.6), wait=TTL)
 
 
 @asynccontextmanager
@@ -44,7 +45,7 @@ BOTH = pytest.mark.parametrize("kind", ["in the process", "over HTTP"])
 
 
 def together(leases: Operations, id: str = "", wait: float = 5.0) -> transact:
-    return transact(leases, id or XIDS.new(), "me", TTL, CLOCK, wait=timedelta(seconds=wait))
+    return transact(leases, id or XIDS.new(), LeaseOptions("me", TTL, wait=timedelta(seconds=wait)), CLOCK)
 
 
 async def sums(leases: Operations) -> list[bytes | None]:
@@ -81,7 +82,7 @@ async def test_a_block_that_raises_changes_nothing_and_gives_all_keys_back(kind:
 
 
 @BOTH
-async def test_a_commit_that_somebody_undid_before_is_told(kind: str) -> None:
+async def test_a_commit_after_a_rollback_elsewhere_raises(kind: str) -> None:
     id = XIDS.new()
 
     async def body(leases: Operations) -> None:
@@ -98,7 +99,7 @@ async def test_a_commit_that_somebody_undid_before_is_told(kind: str) -> None:
 
 
 @BOTH
-async def test_a_key_that_somebody_else_keeps_ends_the_block(kind: str) -> None:
+async def test_a_key_that_another_holder_keeps_ends_the_block(kind: str) -> None:
     async def body(leases: Operations) -> None:
         async with together(leases, wait=0.1) as change:
             await (await change.lease("a")).save(1)
@@ -116,7 +117,7 @@ async def test_a_lost_lease_cancels_the_body_and_undoes_everything() -> None:
         began = asyncio.Event()
 
         async def body() -> None:
-            async with transact(leases, XIDS.new(), "me", timedelta(seconds=0.6), CLOCK) as change:
+            async with transact(leases, XIDS.new(), SHORT, CLOCK) as change:
                 a, _ = await change.lease_all("a", "b")
                 await a.save(1)
                 held = change._leased[1].lease  # B's lease, as somebody else would see it
@@ -146,7 +147,7 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
         assert (task.cancelled(), await sums(leases)) == (True, [None, None])
 
 
-async def test_an_end_that_nobody_knows_names_the_transaction_by_which_it_can_be_asked_for(
+async def test_an_unknown_end_names_the_transaction_to_query(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("wrasse.leases.lease_scope.DECIDE_MAX", 0.3)
@@ -168,7 +169,7 @@ async def test_an_end_that_nobody_knows_names_the_transaction_by_which_it_can_be
     assert await leases.decide(id, commit=False) is Decision.ROLLBACK
 
 
-async def test_no_key_is_taken_after_the_block() -> None:
+async def test_no_key_is_leased_after_the_block() -> None:
     async with operations("in the process") as leases:
         async with together(leases) as change:
             pass

@@ -19,7 +19,7 @@ from wrasse.clock import Clock, ManualClock, SystemClock
 from wrasse.engine.sweep import Action
 from wrasse.leases.core import EXACT, leases_in
 from wrasse.leases.lease import Terms
-from wrasse.leases.leases import Leases
+from wrasse.leases.leases import LeasePolicy, Leases
 from wrasse.ports.objects import ObjectInfo, Objects
 from wrasse.ports.records import Collection, Namespaces, Records
 from wrasse.sweeps.expired_leases import ExpiredLeases
@@ -78,7 +78,7 @@ class Place:
     async def process(self, terms: Terms = EXACT, between: Between = lambda backend: backend) -> Leases:
         """Leases as another process has them; `between` stands before its store."""
         backend = between(await self.backend())
-        leases = Leases(backend.records, backend.objects, self.clock, terms=terms)
+        leases = Leases(backend.records, backend.objects, self.clock, LeasePolicy(terms))
         self._leases.append(leases)
         return leases
 

@@ -84,7 +84,7 @@ async def test_a_rollback_leaves_attachments_as_they_were_and_nothing_behind(pla
 
 
 @pytest.mark.parametrize("place", ["memory", "directory", "s3"], indirect=True)
-async def test_what_is_superseded_is_taken_away_after_the_answer(place: Place) -> None:
+async def test_what_is_superseded_is_deleted_after_the_answer(place: Place) -> None:
     leases = await place.process()
     await commit(leases, place, "a", b"first")
     first = (await leases.attachments.list(public(NS, KEY)))[0]
@@ -191,7 +191,7 @@ async def test_an_attachment_that_is_not_there_is_refused_by_name(place: Place) 
 
 
 @HOURS_PASS
-async def test_what_a_holder_that_died_attached_is_taken_away_with_its_lease(place: Place) -> None:
+async def test_what_a_holder_that_died_attached_is_deleted_with_its_lease(place: Place) -> None:
     leases, other = await place.process(), await place.process()
     await commit(leases, place, "a", b"old")
     leased = await acquire(leases, place)
@@ -205,7 +205,7 @@ async def test_what_a_holder_that_died_attached_is_taken_away_with_its_lease(pla
 
 
 @HOURS_PASS
-async def test_what_a_crash_before_the_record_leaves_is_found_by_the_second_look(place: Place) -> None:
+async def test_what_a_crash_before_the_record_leaves_is_found_by_the_second_check(place: Place) -> None:
     await commit(await place.process(), place, "a", b"old")
     leases = await place.process(between=faulty(Script({1: CRASH}, "put")))
     leased = await acquire(leases, place)

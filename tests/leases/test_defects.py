@@ -65,7 +65,7 @@ async def test_what_a_holder_staged_through_one_process_it_reads_through_another
 # D2: a commit after the end of its lease was answered as if it had happened
 
 
-@pytest.mark.parametrize("cleared", ["not yet", "by the next holder", "by whoever looked"])
+@pytest.mark.parametrize("cleared", ["not yet", "by the next holder", "by a reader"])
 async def test_a_commit_after_the_end_of_its_lease_is_refused(place: Place, cleared: str) -> None:
     leases, other = await place.process(), await place.process()
     await commit(leases, place, OLD)
@@ -74,7 +74,7 @@ async def test_a_commit_after_the_end_of_its_lease_is_refused(place: Place, clea
     await place.expire()
     if cleared == "by the next holder":
         await acquire(other, place, "next")
-    if cleared == "by whoever looked":
+    if cleared == "by a reader":
         with pytest.raises(KeyRefused):
             await other.renew(leased.granted, place.ttl)
     with pytest.raises(KeyRefused) as refused:

@@ -37,7 +37,7 @@ async def test_a_sound_namespace_has_nothing_to_complain_about(place: Place) -> 
 
 
 @EVERYWHERE
-async def test_a_loose_object_is_found_and_taken_away(place: Place) -> None:
+async def test_a_loose_object_is_found_and_deleted(place: Place) -> None:
     leases = await place.process()
     await committed(leases, "orders/1")
     backend = place.opened[-1]

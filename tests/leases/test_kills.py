@@ -52,7 +52,7 @@ DIRECTORY, BUCKET = Terms(16, timedelta(seconds=1)), Terms(400, timedelta(second
 
 
 @dataclass
-class Yard:
+class KillScene:
     """A server that is killed and started again, and what its clients were told."""
 
     url: str
@@ -84,7 +84,9 @@ def quiet_port() -> int:
 
 
 @asynccontextmanager
-async def yard(folder: Path, records: str, terms: Terms, env: Mapping[str, str] | None = None) -> AsyncIterator[Yard]:
+async def kill_scene(
+    folder: Path, records: str, terms: Terms, env: Mapping[str, str] | None = None
+) -> AsyncIterator[KillScene]:
     port = quiet_port()
     os.mkdir(folder)
     actor = await asyncio.create_subprocess_exec(
@@ -92,25 +94,25 @@ async def yard(folder: Path, records: str, terms: Terms, env: Mapping[str, str] 
         stdout=asyncio.subprocess.PIPE, env={**os.environ, **(env or {})},
     )  # fmt: skip
     try:
-        yield Yard(f"http://127.0.0.1:{port}", actor, [f"accounts/{n}" for n in range(terms.keys)], terms.ttl)
+        yield KillScene(f"http://127.0.0.1:{port}", actor, [f"accounts/{n}" for n in range(terms.keys)], terms.ttl)
     finally:
         assert actor.stdin is not None
         actor.stdin.close()
         await actor.wait()
 
 
-async def client(yard: Yard, name: str) -> None:
+async def client(scene: KillScene, name: str) -> None:
     """Appends marks to the states of random keys until told to stop."""
     made, draw = 0, seeds.draw(name)
-    async with LeaseClient(yard.url, CLOCK, patience=timedelta(seconds=20)) as leases:
-        while not yard.stop:
-            key, made = draw.choice(yard.keys), made + 1
+    async with LeaseClient(scene.url, CLOCK, patience=timedelta(seconds=20)) as leases:
+        while not scene.stop:
+            key, made = draw.choice(scene.keys), made + 1
             with suppress(StoreUnavailable, KeyRefused):
-                await append(yard, leases, key, f"{name}-{made}")
+                await append(scene, leases, key, f"{name}-{made}")
 
 
-async def append(yard: Yard, leases: LeaseClient, key: str, mark: str) -> None:
-    leased = await leases.acquire(key, mark, ttl=yard.ttl)
+async def append(scene: KillScene, leases: LeaseClient, key: str, mark: str) -> None:
+    leased = await leases.acquire(key, mark, ttl=scene.ttl)
     seen = await leases.read(leased.granted)
     marks = [] if seen is None else msgspec.json.decode(seen.data, type=list[str])
     await leases.update(leased.granted, msgspec.json.encode([*marks, mark]))
@@ -118,43 +120,43 @@ async def append(yard: Yard, leases: LeaseClient, key: str, mark: str) -> None:
         await leases.release(leased.granted)
     except KeyRefused as refused:
         if refused.code is Refusal.LEASE_EXPIRED:
-            yard.refused.append(mark)
+            scene.refused.append(mark)
         return
-    yard.acknowledged[key].append(mark)
-    yard.served.set()
+    scene.acknowledged[key].append(mark)
+    scene.served.set()
 
 
-async def killed_often(yard: Yard, rounds: int) -> dict[str, list[str]]:
+async def killed_often(scene: KillScene, rounds: int) -> dict[str, list[str]]:
     """Kills the server so often under load; gives the states in the end."""
     draw = seeds.draw("kills")
     async with asyncio.TaskGroup() as tasks:
         for n in range(CLIENTS):
-            tasks.create_task(client(yard, f"c{n}"))
+            tasks.create_task(client(scene, f"c{n}"))
         for _ in range(rounds):
-            pid = await yard.start()
-            yard.served.clear()
+            pid = await scene.start()
+            scene.served.clear()
             async with asyncio.timeout(30):
-                await yard.served.wait()
+                await scene.served.wait()
             await asyncio.sleep(draw.uniform(0, 0.03))
             os.kill(pid, signal.SIGKILL)
-        yard.stop = True
-        await yard.start()
-    async with LeaseClient(yard.url, CLOCK) as leases:
-        found = {key: await leases.read_public(NS, key) for key in yard.keys}
+        scene.stop = True
+        await scene.start()
+    async with LeaseClient(scene.url, CLOCK) as leases:
+        found = {key: await leases.read_public(NS, key) for key in scene.keys}
     return {key: [] if seen is None else msgspec.json.decode(seen.data, type=list[str]) for key, seen in found.items()}
 
 
-def check_states(yard: Yard, states: dict[str, list[str]], rounds: int) -> None:
-    assert sum(map(len, yard.acknowledged.values())) >= rounds
+def check_states(scene: KillScene, states: dict[str, list[str]], rounds: int) -> None:
+    assert sum(map(len, scene.acknowledged.values())) >= rounds
     for key, marks in states.items():
         assert len(marks) == len(set(marks)), f"a commit of {key} happened twice"
-        assert set(yard.acknowledged[key]) - set(marks) == set(), f"acknowledged commits of {key} are lost"
-        assert set(yard.refused) & set(marks) == set(), f"refused commits of {key} have happened"
+        assert set(scene.acknowledged[key]) - set(marks) == set(), f"acknowledged commits of {key} are lost"
+        assert set(scene.refused) & set(marks) == set(), f"refused commits of {key} have happened"
 
 
 async def check_directory(here: Path, rounds: int) -> None:
     place = here / "data"
-    async with yard(here / "run", f"file://{place}", DIRECTORY) as scene:
+    async with kill_scene(here / "run", f"file://{place}", DIRECTORY) as scene:
         states = await killed_often(scene, rounds)
     check_states(scene, states, rounds)
     clock = ManualClock(CLOCK.now())
@@ -173,7 +175,7 @@ async def check_bucket(server: S3Server, here: Path, rounds: int) -> None:
     address = await S3Place(CLOCK, server).address()
     where = f"s3://{address.bucket}/{address.prefix.rstrip('/')}?endpoint={server.endpoint}"
     known = {"AWS_ACCESS_KEY_ID": server.key, "AWS_SECRET_ACCESS_KEY": server.secret}
-    async with yard(here / "run", where, BUCKET, known) as scene:
+    async with kill_scene(here / "run", where, BUCKET, known) as scene:
         states = await killed_often(scene, rounds)
     check_states(scene, states, rounds)
 

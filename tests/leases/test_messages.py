@@ -33,8 +33,8 @@ LONG = [pytest.param(name, marks=pytest.mark.full) for name in ("directory", "st
 PLACES = pytest.mark.parametrize("place", ["memory", *LONG], indirect=True)
 
 
-async def take(desk: QueueService) -> ClaimedJob | None:
-    claimed = await desk.claim(NS, QUEUE, "me", 1, VISIBLE, timedelta(0))
+async def take(service: QueueService) -> ClaimedJob | None:
+    claimed = await service.claim(NS, QUEUE, "me", 1, VISIBLE, timedelta(0))
     return claimed[0] if claimed else None
 
 
@@ -58,13 +58,13 @@ async def left(place: Place) -> list[str]:
 async def finish_all(place: Place) -> int:
     """Another process takes what there is and acks it, until nothing comes any more; how many it was."""
     leases = await place.process()
-    desk, count = QueueService(leases, place.clock), 0
+    service, count = QueueService(leases, place.clock), 0
     for _ in range(4):
         await place.pass_time(timedelta(minutes=10, seconds=1))  # also what became stale is met
-        while (claimed := await take(desk)) is not None:
+        while (claimed := await take(service)) is not None:
             count += 1
-            await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim), claimed.attempt)
-        await desk.close()
+            await service.ack(ConsumerProof(NS, QUEUE, claimed.claim), claimed.attempt)
+        await service.close()
         await leases.close()
     return count
 
@@ -72,13 +72,13 @@ async def finish_all(place: Place) -> int:
 # D12: state that was committed by a nack, or left by a crash, stayed for ever
 
 
-async def with_state(leases: Leases, desk: QueueService) -> bool:
+async def with_state(leases: Leases, service: QueueService) -> bool:
     """A consumer takes a message with its state, changes that, and acks; whether it was told so."""
-    claimed = await take(desk)
+    claimed = await take(service)
     assert claimed is not None
-    leased = await desk.claim_state(NS, claimed, "me", VISIBLE, "")
+    leased = await service.claim_state(NS, claimed, "me", VISIBLE, "")
     await leases.update(leased.granted, b'{"step":1}')
-    return await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim, leased.granted, stateful=True), claimed.attempt)
+    return await service.ack(ConsumerProof(NS, QUEUE, claimed.claim, leased.granted, stateful=True), claimed.attempt)
 
 
 @PLACES
@@ -91,11 +91,11 @@ async def test_nothing_is_left_of_a_message_and_its_state_wherever_its_consumer_
     for number in range(60):
         await calm.enqueue(NS, Job(f"m{number}", queue=QUEUE, minted=True))
         await calm.close()
-        leases, desk, plan = await mortal(place, number, fault)
+        leases, service, plan = await mortal(place, number, fault)
         acked = False
         with suppress(Crashed, StoreUnavailable):
-            acked = await with_state(leases, desk)
-            await desk.close()
+            acked = await with_state(leases, service)
+            await service.close()
             await leases.close()
         again = await finish_all(place)
         assert not (acked and again), number
@@ -108,15 +108,15 @@ async def test_nothing_is_left_of_a_message_and_its_state_wherever_its_consumer_
 @pytest.mark.parametrize("place", ["memory", "directory", "strict s3"], indirect=True)
 async def test_what_a_nack_kept_goes_with_an_ack_that_does_not_show_it(place: Place) -> None:
     leases = await place.process()
-    desk = QueueService(leases, place.clock)
-    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
-    first = await take(desk)
+    service = QueueService(leases, place.clock)
+    await service.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+    first = await take(service)
     assert first is not None
-    leased = await desk.claim_state(NS, first, "me", VISIBLE, "")
+    leased = await service.claim_state(NS, first, "me", VISIBLE, "")
     await leases.update(leased.granted, b'{"step":1}')
-    info = await desk.jobs(NS).state("m")
+    info = await service.jobs(NS).state("m")
     assert info is not None
-    await desk.nack(
+    await service.nack(
         ConsumerProof(NS, QUEUE, first.claim, leased.granted, stateful=True), failure(first.claim, info, "", VISIBLE)
     )
     kept = await leases.read_public(NS, state_key(QUEUE, "m"))
@@ -129,15 +129,15 @@ async def test_what_a_nack_kept_goes_with_an_ack_that_does_not_show_it(place: Pl
 async def test_a_state_whose_lease_is_just_over_goes_a_little_later(place: Place) -> None:
     terms = Terms(margin=timedelta(seconds=5))
     leases = await place.process(terms)
-    desk = QueueService(leases, place.clock)
-    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
-    claimed = await take(desk)
+    service = QueueService(leases, place.clock)
+    await service.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+    claimed = await take(service)
     assert claimed is not None
-    leased = await desk.claim_state(NS, claimed, "me", VISIBLE, "")
+    leased = await service.claim_state(NS, claimed, "me", VISIBLE, "")
     await leases.update(leased.granted, b'{"step":1}')
     await place.pass_time(VISIBLE - timedelta(seconds=1))  # too late for its holder, too early for others
-    acked = await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim, leased.granted, stateful=True), 1)
-    await desk.close()
+    acked = await service.ack(ConsumerProof(NS, QUEUE, claimed.claim, leased.granted, stateful=True), 1)
+    await service.close()
     stays = await left(place)
     again = await finish_all(place)
     assert (acked, stays != [], again, await left(place)) == (True, True, 0, [])
@@ -146,20 +146,20 @@ async def test_a_state_whose_lease_is_just_over_goes_a_little_later(place: Place
 # Within a transaction
 
 
-async def together(place: Place, leases: Leases, desk: QueueService, ending: str) -> bool | None:
+async def together(place: Place, leases: Leases, service: QueueService, ending: str) -> bool | None:
     """A consumer takes a message and changes a key in one transaction; whether that was committed, as it was told."""
-    claimed = await take(desk)
+    claimed = await take(service)
     assert claimed is not None
-    assert await desk.join(NS, claimed, VISIBLE, MARK)
+    assert await service.join(NS, claimed, VISIBLE, MARK)
     account = await leases.acquire("account", "me", ttl=VISIBLE, transaction=MARK)
     await leases.update(account.granted, b'{"paid":1}')
     shown = ConsumerProof(NS, QUEUE, claimed.claim, joined=True, transaction=MARK)
     if ending == "ack":
-        return await desk.ack(shown, claimed.attempt)
+        return await service.ack(shown, claimed.attempt)
     if ending == "nack":
-        info = await desk.jobs(NS).state("m")
+        info = await service.jobs(NS).state("m")
         assert info is not None
-        await desk.nack(shown, failure(claimed.claim, info, "", timedelta(0)))
+        await service.nack(shown, failure(claimed.claim, info, "", timedelta(0)))
         return False
     if ending.startswith("decide"):
         decider = leases if ending == "decide" else await place.process()
@@ -174,9 +174,9 @@ async def test_a_message_is_finished_if_and_only_if_its_transaction_is_committed
     asyncio.get_running_loop().set_exception_handler(deaths_are_no_news)
     for number in range(60):
         calm = await place.process()
-        desk = QueueService(calm, place.clock)
-        await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
-        await desk.close()
+        service = QueueService(calm, place.clock)
+        await service.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+        await service.close()
         leases, dying, plan = await mortal(place, number)
         told: bool | None = None
         with suppress(Crashed, StoreUnavailable):
@@ -211,53 +211,53 @@ async def forget(place: Place, leases: Leases) -> None:
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_decision_made_here_counts_for_a_message_at_once(place: Place, commit: bool) -> None:
     leases = await place.process()
-    desk = QueueService(leases, place.clock)
-    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
-    claimed = await take(desk)
+    service = QueueService(leases, place.clock)
+    await service.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+    claimed = await take(service)
     assert claimed is not None
-    await desk.join(NS, claimed, VISIBLE, MARK)
+    await service.join(NS, claimed, VISIBLE, MARK)
     await leases.decide(MARK, commit=commit)
-    await desk.close()
-    info = await desk.jobs(NS).state("m")
+    await service.close()
+    info = await service.jobs(NS).state("m")
     assert (None if info is None else (info.state, info.failures)) == (None if commit else (In.READY, 1))
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 async def test_a_message_is_not_taken_from_a_consumer_whose_transaction_lasts(place: Place) -> None:
     leases = await place.process()
-    desk, other = QueueService(leases, place.clock), QueueService(await place.process(), place.clock)
-    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
-    claimed = await take(desk)
+    service, other = QueueService(leases, place.clock), QueueService(await place.process(), place.clock)
+    await service.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+    claimed = await take(service)
     assert claimed is not None
-    await desk.join(NS, claimed, 2 * VISIBLE, MARK)
-    await desk.jobs(NS).extend(claimed.claim, VISIBLE)  # the message alone would be free by then
+    await service.join(NS, claimed, 2 * VISIBLE, MARK)
+    await service.jobs(NS).extend(claimed.claim, VISIBLE)  # the message alone would be free by then
     await place.pass_time(LATER)
     assert await take(other) is None
-    assert await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim, joined=True, transaction=MARK), 1)
+    assert await service.ack(ConsumerProof(NS, QUEUE, claimed.claim, joined=True, transaction=MARK), 1)
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 async def test_a_message_that_was_not_handed_out_after_all_is_not_acked_by_the_commit(place: Place) -> None:
     leases = await place.process()
-    desk = QueueService(leases, place.clock)
-    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
-    claimed = await take(desk)
+    service = QueueService(leases, place.clock)
+    await service.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+    claimed = await take(service)
     assert claimed is not None
-    await desk.join(NS, claimed, VISIBLE, MARK)
-    await desk.release(NS, claimed, MARK)
+    await service.join(NS, claimed, VISIBLE, MARK)
+    await service.release(NS, claimed, MARK)
     await leases.decide(MARK, commit=True)
-    assert await take(desk) is not None  # by a consumer that dies
-    await desk.close()
+    assert await take(service) is not None  # by a consumer that dies
+    await service.close()
     await leases.close()
     assert (await finish_all(place), await left(place)) == (1, [])
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
-async def test_a_message_that_somebody_else_has_by_now_joins_no_transaction(place: Place) -> None:
-    desk, other = QueueService(await place.process(), place.clock), QueueService(await place.process(), place.clock)
-    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
-    claimed = await take(desk)
+async def test_a_message_that_another_consumer_has_by_now_joins_no_transaction(place: Place) -> None:
+    service, other = QueueService(await place.process(), place.clock), QueueService(await place.process(), place.clock)
+    await service.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+    claimed = await take(service)
     assert claimed is not None
     await place.pass_time(LATER)
     assert await take(other) is not None
-    assert not await desk.join(NS, claimed, VISIBLE, MARK)
+    assert not await service.join(NS, claimed, VISIBLE, MARK)

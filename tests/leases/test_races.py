@@ -68,7 +68,7 @@ async def test_a_sweep_that_comes_second_takes_no_lease_away(place: Place, by: s
     leases, other = await place.process(margin), await place.process(between=behind(records=gate))
     first = await leases.acquire(KEY, "me", ttl=TTL)
     sweeping = ExpiredLeases(other, place.opened[0].namespaces)
-    if by == "renewal":  # sent in time, and arrives after the sweep has looked
+    if by == "renewal":  # sent in time, and arrives after the sweep has read
         renewing = await place.process(between=behind(records=(slow := Gate("put"))))
         slow.shut()
         late = asyncio.create_task(renewing.renew(first.granted, timedelta(hours=3)))
@@ -145,7 +145,7 @@ async def test_a_reader_whose_object_was_just_superseded_gets_the_next_one(place
     assert await reading == NEW
 
 
-async def test_nothing_of_a_later_holder_is_taken_by_whoever_cleans_for_an_earlier_one(place: Place) -> None:
+async def test_nothing_of_a_later_holder_is_deleted_by_the_cleanup_for_an_earlier_one(place: Place) -> None:
     leases, gate = await place.process(), Gate("put")
     other = await place.process(between=behind(records=gate))
     await leases.acquire(KEY, "gone", ttl=place.ttl)
@@ -162,7 +162,7 @@ async def test_nothing_of_a_later_holder_is_taken_by_whoever_cleans_for_an_earli
 
 
 @HOURS_PASS
-async def test_an_object_written_after_the_end_of_its_lease_goes_with_the_second_look(place: Place) -> None:
+async def test_an_object_written_after_the_end_of_its_lease_goes_with_the_second_check(place: Place) -> None:
     gate = Gate("create")
     leases, other = await place.process(between=behind(objects=gate)), await place.process()
     leased = await leases.acquire(KEY, "paused", ttl=TTL)

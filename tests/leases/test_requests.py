@@ -105,7 +105,7 @@ async def test_a_renewal_is_one_request_and_a_read_two(place: Place) -> None:
 
 
 @BUCKETS
-async def test_a_try_for_a_key_that_is_held_is_one_read(place: Place) -> None:
+async def test_a_try_for_a_key_that_is_leased_is_one_read(place: Place) -> None:
     process, other = await warm(place), await warm(place)
     await process.leases.acquire("orders/1", "me", ttl=TTL)
     first, _ = await other.cost(asyncio.gather(other.leases.acquire("orders/1", "w", ttl=TTL), return_exceptions=True))
@@ -124,7 +124,7 @@ async def test_a_sweep_costs_at_most_three_requests_an_entry_each_time(place: Pl
         if left == "a lease with something staged":
             await process.leases.update(leased.granted, STATE)
     costs, done = [], []
-    for _ in range(2):  # the lease is cleared; an hour later the key is looked at once more
+    for _ in range(2):  # the lease is cleared; an hour later the key is checked once more
         await place.pass_time(HOURS)
         sweeper = await warm(place)
         cost, swept = await sweeper.cost(sweep(place, sweeper))

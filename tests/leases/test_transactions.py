@@ -265,7 +265,7 @@ async def test_a_record_made_after_the_decision_by_a_process_that_died_decides_n
     a, _ = await begin(leases, place)
     await leases.release(a.granted)
     await leases.close()
-    dying = await place.process(between=faulty(Script({1: CRASH}, "get")))  # between its record and the look
+    dying = await place.process(between=faulty(Script({1: CRASH}, "get")))  # between its record and the read
     late = await other.acquire("c", "me", ttl=place.ttl, transaction=ID)
     with pytest.raises(Crashed):
         await dying.update(late.granted, NEW)

@@ -25,7 +25,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, ManualClock
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.leases.lease import KeyRecord, KeyRefused
-from wrasse.leases.leases import Leases
+from wrasse.leases.leases import LeasePolicy, Leases
 from wrasse.leases.transactions import log as book_module
 from wrasse.leases.transactions.states import Decision
 from wrasse.ports.records import Collection, Records
@@ -56,7 +56,7 @@ class World:
             return FaultyRecords(self.backend.records(collection), network)
 
         objects, replay = FaultyObjects(self.backend.objects, network), timedelta(seconds=2)
-        return Leases(records, objects, clock, namespaces=self.backend.namespaces, replay=replay)
+        return Leases(records, objects, clock, LeasePolicy(replay=replay), namespaces=self.backend.namespaces)
 
 
 class Teller:

@@ -20,7 +20,7 @@ import pytest
 import seeds
 from conformance.object_stores import S3Place
 from leases.places import NS, Backend
-from leases.test_kills import BUCKET, CLIENTS, CLOCK, Terms, Yard, yard
+from leases.test_kills import BUCKET, CLIENTS, CLOCK, KillScene, Terms, kill_scene
 from leases.transaction_scene import nothing_is_left, run, settle
 from servers.seaweed import S3 as S3Server
 from wrasse.backends.directory.connect import Directory
@@ -29,7 +29,7 @@ from wrasse.clock import ManualClock
 from wrasse.errors import LeaseLost, StoreUnavailable
 from wrasse.leases.client import LeaseClient
 from wrasse.leases.lease import KeyRefused
-from wrasse.leases.lease_scope import transact
+from wrasse.leases.lease_scope import LeaseOptions, transact
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import Xids
 from wrasse.leases.transactions.states import TRANSACTIONS
@@ -58,21 +58,21 @@ class Account:
     seen: list[str] = field(default_factory=list)
 
 
-async def client(yard: Yard, told: Transfers, name: str) -> None:
+async def client(scene: KillScene, told: Transfers, name: str) -> None:
     """Makes transfers until told to stop."""
     draw = seeds.draw(name)
-    async with LeaseClient(yard.url, CLOCK, patience=timedelta(seconds=20)) as leases:
-        while not yard.stop:
-            one, other = draw.sample(yard.keys, 2)
+    async with LeaseClient(scene.url, CLOCK, patience=timedelta(seconds=20)) as leases:
+        while not scene.stop:
+            one, other = draw.sample(scene.keys, 2)
             with suppress(StoreUnavailable, KeyRefused):
-                await transfer(yard, told, leases, one, other, draw.randrange(1, 20))
+                await transfer(scene, told, leases, one, other, draw.randrange(1, 20))
 
 
-async def transfer(yard: Yard, told: Transfers, leases: LeaseClient, one: str, other: str, amount: int) -> None:
+async def transfer(scene: KillScene, told: Transfers, leases: LeaseClient, one: str, other: str, amount: int) -> None:
     id = XIDS.new()
     told.both[id] = (one, other)
     try:
-        async with transact(leases, id, "teller", yard.ttl, CLOCK, wait=timedelta(seconds=1)) as change:
+        async with transact(leases, id, LeaseOptions("teller", scene.ttl, wait=timedelta(seconds=1)), CLOCK) as change:
             held = await change.lease_all(one, other)
             for key, by in zip(held, (-amount, amount), strict=True):
                 account = Account() if key.state is None else msgspec.convert(key.state, Account)
@@ -81,32 +81,32 @@ async def transfer(yard: Yard, told: Transfers, leases: LeaseClient, one: str, o
         told.undone.add(id)
         return
     told.committed.add(id)
-    yard.served.set()
+    scene.served.set()
 
 
-async def killed_often(yard: Yard, told: Transfers, rounds: int) -> None:
+async def killed_often(scene: KillScene, told: Transfers, rounds: int) -> None:
     draw = seeds.draw("kills")
     async with asyncio.TaskGroup() as tasks:
         for n in range(CLIENTS):
-            tasks.create_task(client(yard, told, f"c{n}"))
+            tasks.create_task(client(scene, told, f"c{n}"))
         for _ in range(rounds):
-            pid = await yard.start()
-            yard.served.clear()
+            pid = await scene.start()
+            scene.served.clear()
             async with asyncio.timeout(60):
-                await yard.served.wait()
+                await scene.served.wait()
             await asyncio.sleep(draw.uniform(0, 0.05))
             os.kill(pid, signal.SIGKILL)
-        yard.stop = True
-        await yard.start()
+        scene.stop = True
+        await scene.start()
 
 
-async def check(leases: Leases, yard: Yard, told: Transfers, rounds: int) -> None:
+async def check(leases: Leases, scene: KillScene, told: Transfers, rounds: int) -> None:
     """After everything has come to rest: nothing was made, lost or torn, and everybody was told the truth."""
-    seen = {key: await leases.read_public(NS, key) for key in yard.keys}
+    seen = {key: await leases.read_public(NS, key) for key in scene.keys}
     accounts = {
         key: Account() if at is None else msgspec.json.decode(at.data, type=Account) for key, at in seen.items()
     }
-    assert sum(account.sum for account in accounts.values()) == FIRST * len(yard.keys)
+    assert sum(account.sum for account in accounts.values()) == FIRST * len(scene.keys)
     for id, (one, other) in told.both.items():
         there = [accounts[key].seen.count(id) for key in (one, other)]
         assert there in ([0, 0], [1, 1]), f"{id} is torn: {there}"
@@ -117,7 +117,7 @@ async def check(leases: Leases, yard: Yard, told: Transfers, rounds: int) -> Non
 
 async def check_directory(here: Path, rounds: int) -> None:
     place, told = here / "data", Transfers()
-    async with yard(here / "run", f"file://{place}", DIRECTORY) as scene:
+    async with kill_scene(here / "run", f"file://{place}", DIRECTORY) as scene:
         await killed_often(scene, told, rounds)
     clock = ManualClock(CLOCK.now())
     backend = await Directory.open(place, clock)
@@ -142,7 +142,7 @@ async def check_bucket(server: S3Server, here: Path, rounds: int) -> None:
     where = f"s3://{address.bucket}/{address.prefix.rstrip('/')}?endpoint={server.endpoint}"
     known = {"AWS_ACCESS_KEY_ID": server.key, "AWS_SECRET_ACCESS_KEY": server.secret}
     told = Transfers()
-    async with yard(here / "run", where, BUCKET, known) as scene:
+    async with kill_scene(here / "run", where, BUCKET, known) as scene:
         await killed_often(scene, told, rounds)
     backend = await S3.open(address, CLOCK)
     leases = Leases(backend.records, backend.objects, CLOCK)

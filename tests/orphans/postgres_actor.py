@@ -3,7 +3,7 @@
     python postgres_actor.py PLACE DATABASE ENDPOINT KEY SECRET FIRST STEP [again]
 
 As `collector_actor.py`, with references and sightings in PostgreSQL and archives in a bucket. Their clocks cannot be
-set, so the graces are nothing and the quarantine a microsecond: what is due is decided by complete looks alone.
+set, so the graces are nothing and the quarantine a microsecond: what is due is decided by complete scans alone.
 """
 
 from __future__ import annotations

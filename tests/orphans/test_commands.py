@@ -25,7 +25,7 @@ orphans:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A workspace with its archive and an older one; nothing has been looked at."""
+    """A workspace with its archive and an older one; nothing has been scanned."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wrasse.yaml").write_text(CONFIG)
     db = apsw.Connection("app.db")
@@ -56,7 +56,7 @@ def planned(place: Path) -> Path:
     return place / "plan.jsonl"
 
 
-def test_a_plan_is_read_carried_out_and_taken_back(place: Path) -> None:
+def test_a_plan_is_read_carried_out_and_undone(place: Path) -> None:
     plan = planned(place)
     header, line = [json.loads(text) for text in plan.read_text().splitlines()]
     assert (header["root"], header["lines"]) == ("archives", 1)
@@ -129,7 +129,7 @@ def test_a_plan_is_not_believed_about_what_is_referenced_by_now(place: Path) -> 
     assert (done.json["done"], done.json["conflict"], archives(place)) == (0, 1, ALL)
 
 
-def test_a_plan_too_large_is_held_until_its_round_is_named(place: Path) -> None:
+def test_a_plan_too_large_needs_approval_of_its_scan(place: Path) -> None:
     (place / "wrasse.yaml").write_text(CONFIG + "    objects_max: 1\n")
     header = json.loads(planned(place).read_text().splitlines()[0])
     held = wrasse("orphans", "apply", "plan.jsonl")

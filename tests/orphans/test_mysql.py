@@ -61,7 +61,7 @@ def archives() -> dict[str, str]:
     return found
 
 
-def test_a_plan_is_read_carried_out_and_taken_back(db: Any) -> None:
+def test_a_plan_is_read_carried_out_and_undone(db: Any) -> None:
     for _ in range(2):
         planned = wrasse("orphans", "plan", "--out", "plan.jsonl")
         assert planned.code == 0, planned.err

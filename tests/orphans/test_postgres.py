@@ -53,7 +53,7 @@ def bucket(s3: S3, name: str) -> Any:
 
 
 class Place:
-    """A workspace with its archive and an older one, and somebody who looks at the bucket."""
+    """A workspace with its archive and an older one, and a client that lists the bucket."""
 
     def __init__(self, client: Any, name: str, db: psycopg.Connection[Any]) -> None:
         self._client = client
@@ -93,7 +93,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: S3, postgres_url:
 
 
 def planned() -> dict[str, Any]:
-    """A plan of what is due: after two complete looks, or more while the store calls an archive young."""
+    """A plan of what is due: after two complete scans, or more while the store calls an archive young."""
     for _ in range(20):
         answer = wrasse("orphans", "plan", "--out", "plan.jsonl")
         assert answer.code == 0, answer.err
@@ -103,7 +103,7 @@ def planned() -> dict[str, Any]:
     raise AssertionError("nothing ever became due")
 
 
-def test_a_plan_is_read_carried_out_and_taken_back_on_real_servers(place: Place) -> None:
+def test_a_plan_is_read_carried_out_and_undone_on_real_servers(place: Place) -> None:
     before = place.archives()
     plan = planned()
     assert [(line["verb"], line["unit"]) for line in plan["lines"]] == [("quarantine", "archives/ws1/old/")]

@@ -86,7 +86,7 @@ orphans:
     return bucket
 
 
-def test_a_plan_is_carried_out_taken_back_and_in_the_end_purged(bucket: Bucket, request: pytest.FixtureRequest) -> None:
+def test_a_plan_is_carried_out_undone_and_in_the_end_purged(bucket: Bucket, request: pytest.FixtureRequest) -> None:
     before = bucket.contents()
     assert wrasse("orphans", "plan").code == 0
     assert wrasse("orphans", "plan", "--out", "plan.jsonl").code == 0

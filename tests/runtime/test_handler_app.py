@@ -105,9 +105,7 @@ def test_an_app_and_a_command_that_name_different_places_are_refused(
     assert told in done.stderr
 
 
-def test_the_doctor_looks_where_the_app_enqueues_or_says_that_settings_contradict_it(
-    place: Path, server: Valkey
-) -> None:
+def test_the_doctor_checks_where_the_app_enqueues_or_that_settings_contradict_it(place: Path, server: Valkey) -> None:
     shop(place, f"connect('{server.url}')")
     (place / "wrasse.yaml").write_text("worker: {handler: 'shop:app'}")
     command = [sys.executable, "-m", "wrasse", "doctor"]
@@ -156,7 +154,7 @@ def test_a_file_of_the_app_and_one_of_the_command_must_name_the_same_places(
         ("connect('redis://h:1')", "backends: {jobs: 'sqlite:mine.db'}", False),
     ],
 )
-def test_a_command_that_does_not_import_the_app_says_that_it_looks_elsewhere(
+def test_a_command_that_does_not_import_the_app_says_that_it_reads_elsewhere(
     place: Path, connect: str, backends: str, warned: bool
 ) -> None:
     shop(place, connect)

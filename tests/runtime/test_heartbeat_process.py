@@ -25,7 +25,7 @@ def command_line(pid: int | None) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-async def test_a_child_that_never_starts_is_given_up_after_a_while_and_nothing_beats() -> None:
+async def test_a_child_that_never_starts_is_given_up_and_no_heartbeat_is_sent() -> None:
     tally = Tally()
     beats = ChildHeartbeat("sqlite:x.db", tally, (sys.executable, "-S", "-c", ""))
     with pytest.raises(Refused, match="before its first heartbeat"):

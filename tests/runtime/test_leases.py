@@ -34,7 +34,7 @@ def acquired(daemon: Daemon, ttl: int) -> Any:
     return lease
 
 
-def test_the_role_leases_serves_the_api_and_sweeps_while_nobody_calls(place: Path) -> None:
+def test_the_role_leases_serves_the_api_and_sweeps_while_idle(place: Path) -> None:
     (place / "wrasse.yaml").write_text("backends: {records: 'sqlite:wrasse.db'}\nleases: {listen: '127.0.0.1:0'}")
     with running(place, "--role=leases", *IDLE) as daemon:
         acquired(daemon, 1)

@@ -177,7 +177,7 @@ def test_a_job_is_put_while_a_store_that_it_does_not_need_is_down(place: Path, s
     assert listed(place) == before
 
 
-def test_the_files_of_a_look_for_orphans_lie_beside_its_sightings(place: Path, server: Valkey) -> None:
+def test_the_files_of_a_scan_for_orphans_are_beside_its_sightings(place: Path, server: Valkey) -> None:
     (place / "kept").mkdir()
     with sqlite3.connect(place / "kept" / "app.db") as database:
         database.execute("CREATE TABLE files (key TEXT)")

@@ -124,7 +124,7 @@ def test_a_wrong_password_ends_a_daemon_at_once_with_what_to_do(shop: Path) -> N
 def test_no_process_has_the_password_on_its_command_line(shop: Path) -> None:
     with running(shop, "--role=worker", "--handler=shop:work") as daemon:
         daemon.said("started")
-        child = until(lambda: children(daemon.process.pid) or None, "the beat child")[0]
+        child = until(lambda: children(daemon.process.pid) or None, "the heartbeat process")[0]
         words = Path(f"/proc/{child}/cmdline").read_bytes() + Path(f"/proc/{child}/environ").read_bytes()
         assert b"heartbeat_process" in words
         assert SECRET.encode() not in words

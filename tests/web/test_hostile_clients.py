@@ -78,7 +78,7 @@ def test_hundreds_of_half_open_connections_leave_both_servers_reachable(daemon: 
         assert opened(daemon) < 200
 
 
-def test_a_bomb_stalls_nobody_and_takes_little_memory(daemon: Daemon) -> None:
+def test_a_bomb_stalls_no_client_and_takes_little_memory(daemon: Daemon) -> None:
     before = megabytes(daemon)
     bomb = gzip.compress(b"[" + b"[]," * (10 << 20) + b"1]")  # 30 MB; its objects would take 900
     leases = addresses(daemon)[0]

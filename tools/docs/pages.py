@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.docs import capabilities, cli, errors, events, index, limits, metrics, ports, settings, sweeps
+from tools.docs import capabilities, cli, errors, events, index, limits, metrics, ports, seeds, settings, sweeps
 from tools.docs.markdown import between
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +19,7 @@ def pages() -> dict[str, str]:
     architecture = between(architecture, "imports", index.import_table())
     return written | {
         "README.md": between(readme, "sweeps", sweeps.summary("docs/sweeps")),
+        "docs/design/seeds.md": seeds.render(ROOT),
         "docs/README.md": index.render(ROOT / "docs"),
         "docs/design/ARCHITECTURE.md": between(architecture, "records", index.records(ROOT / "docs/design")),
     }

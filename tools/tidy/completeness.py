@@ -20,8 +20,7 @@ SUITES = {
     "JobLists": "cli/test_admin",
     "JobQueue": "conformance/test_jobs",
     "KeepsVersions": "backends/s3/test_versions",
-    "PlainLocks": "conformance/test_named_locks",
-    "SharedRecords": "backends/redis/test_flat_records",
+    "SharedRecords": "backends/redis/test_records_flat",
     "Surveys": "conformance/test_aged_entries",
 }
 # Unit tests of something else than one module, each with what it is.

@@ -37,7 +37,7 @@ from wrasse.jobs.retry import Retry
 from wrasse.jobs.scheduler import PeriodicScheduler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.worker import Worker
-from wrasse.leases.lease_scope import Operations, lease_key, transact
+from wrasse.leases.lease_scope import LeaseOptions, Operations, lease_key, transact
 from wrasse.leases.names import Xids
 from wrasse.ports.backend import StreamStore
 from wrasse.ports.jobs import JobQueue
@@ -51,7 +51,7 @@ from wrasse.runtime.worker import (
     build_handlers,
     build_pace,
     build_producer,
-    build_repeater,
+    build_scheduler,
     build_worker,
     configured,
     owner_name,
@@ -156,7 +156,7 @@ class App(Registering):
         """The scheduler of periodic jobs, for a process without a worker: `await (await app.repeater()).run()`."""
         settings = self.config.settings
         registry = configured(settings, self.registry)
-        return build_repeater(settings, await self.open(JOBS), self._clock, self.tally, registry)
+        return build_scheduler(settings, await self.open(JOBS), self._clock, self.tally, registry)
 
     def worker(self, concurrency: int | None = None, *, signals: bool = True) -> AppWorker:
         """A worker with this app's handlers and those of the settings. Without `signals` it leaves SIGTERM and SIGINT
@@ -176,8 +176,8 @@ class App(Registering):
         cancelled if it is lost. `wait`: how long to wait for it; without one there is no limit. What the body saves
         with `lease.save` is committed when it ends without an error."""
         waits = None if wait is None else as_duration(wait)
-        who, lasts = owner or owner_name(), as_duration(ttl)
-        return lease_key(self._leases, key, who, lasts, self._clock, namespace=namespace, wait=waits)
+        options = LeaseOptions(owner or owner_name(), as_duration(ttl), namespace, waits)
+        return lease_key(self._leases, key, options, self._clock)
 
     def transaction(
         self,
@@ -191,8 +191,8 @@ class App(Registering):
         enlists one. What the body saves is committed when it ends without an error, on all keys or on none. `wait`: how
         long to wait for each key, which ends a deadlock of two transactions."""
         waits = None if wait is None else as_duration(wait)
-        id, who, lasts = Xids(self._clock).unmarked(), owner or owner_name(), as_duration(ttl)
-        return transact(self._leases, id, who, lasts, self._clock, namespace=namespace, wait=waits)
+        options = LeaseOptions(owner or owner_name(), as_duration(ttl), namespace, waits)
+        return transact(self._leases, Xids(self._clock).unmarked(), options, self._clock)
 
     async def engine(self) -> Engine:
         """The engine with every configured sweep: run it, or request a plan."""

@@ -2,8 +2,6 @@
 
 `peek` returns the next job first, and says so; a purge needs --yes and reports what it deletes by key, and purge-all is
 refused while workers are alive.
-
-The flags of the design document's admin commands, as `wrasse run --role=admin` takes them.
 """
 
 from __future__ import annotations
@@ -52,6 +50,7 @@ _OVERRIDES = {
     "worker.rates": "{}",
     "producer.default_priority": "bench",
 }
+_ALIASES = {"dlq": "dead_letter"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-async def bench(ctx: CommandContext, orders: AdminOrders) -> Benched:
+async def _measure(ctx: CommandContext, orders: AdminOrders) -> Benched:
     """Enqueues, runs a worker, measures, and cleans up."""
     config, clock, wanted = ctx.config(_OVERRIDES), SystemClock(), orders.bench
     async with Stores(clock, done_max=max(config.settings.worker.done_max, wanted.count)) as stores:
@@ -185,21 +184,21 @@ class _BenchmarkRun:
     def __init__(self, jobs: JobQueue, prefix: str, wanted: Bench) -> None:
         self._jobs, self._prefix, self._wanted = jobs, prefix, wanted
         self._clock = SystemClock()
-        self._put_at: dict[str, datetime] = {}  # of jobs that are not done yet
+        self._enqueued_at: dict[str, datetime] = {}  # of jobs that are not done yet
         self._latencies: list[float] = []
 
     async def measured(self, working: WorkerRuntime) -> Benched:
         async with asyncio.TaskGroup() as group:
-            worker, putting = group.create_task(working.run()), None
+            worker, enqueueing = group.create_task(working.run()), None
             began = await self._up(working)
             try:
                 async with asyncio.timeout(self._wanted.timeout.total_seconds()):
-                    putting = group.create_task(self._put())
+                    enqueueing = group.create_task(self._enqueue())
                     await self._done()
-                    await putting
+                    await enqueueing
             except TimeoutError:
-                if putting is not None:
-                    putting.cancel()
+                if enqueueing is not None:
+                    enqueueing.cancel()
             finally:
                 working.worker.stop(timedelta(0))
                 took = self._clock.monotonic() - began
@@ -207,13 +206,13 @@ class _BenchmarkRun:
         return Benched(self._wanted.count, len(self._latencies), took, tuple(self._latencies))
 
     async def _up(self, working: WorkerRuntime) -> float:
-        """Waits until the worker takes jobs, which is not measured; returns the time."""
+        """Waits until the worker claims jobs, which is not measured; returns the time."""
         async with asyncio.timeout(_UP_MAX):
             while working.wrong() is not None:  # noqa: ASYNC110  # the heartbeat is of another process, which sets no event
                 await asyncio.sleep(_STEP)
         return self._clock.monotonic()
 
-    async def _put(self) -> None:
+    async def _enqueue(self) -> None:
         began, sent, wanted = self._clock.monotonic(), 0, self._wanted
         payload = b"x" * wanted.payload_size
         while sent < wanted.count:
@@ -221,7 +220,7 @@ class _BenchmarkRun:
             due = wanted.count if wanted.rate == 0 else min(wanted.count, 1 + int(passed * wanted.rate))
             some = range(sent, min(due, sent + BATCH_MAX))
             ids = [f"{self._prefix}{n}" for n in some]
-            self._put_at.update(dict.fromkeys(ids, self._clock.now()))
+            self._enqueued_at.update(dict.fromkeys(ids, self._clock.now()))
             jobs = [Job(id, queue=QUEUE, priority=wanted.priority, payload=payload, minted=True) for id in ids]
             await self._jobs.enqueue(jobs, request=f"{self._prefix}{sent}")
             sent += len(jobs)
@@ -234,9 +233,9 @@ class _BenchmarkRun:
         since: datetime | None = None
         while len(self._latencies) < self._wanted.count:
             async for id, at in self._finished(since):
-                put_at = self._put_at.pop(id, None)
-                if put_at is not None:
-                    self._latencies.append(max(0.0, (at - put_at).total_seconds()))
+                enqueued_at = self._enqueued_at.pop(id, None)
+                if enqueued_at is not None:
+                    self._latencies.append(max(0.0, (at - enqueued_at).total_seconds()))
                 since = at if since is None else max(since, at - timedelta(seconds=1))
             await asyncio.sleep(_STEP)
 
@@ -259,9 +258,6 @@ class _BenchmarkRun:
         return pages(lambda after: self._jobs.page(state, where, after, _BENCH_PAGE))
 
 
-_ALIASES = {"dlq": "dead_letter"}
-
-
 async def admin(ctx: CommandContext, orders: AdminOrders) -> None:
     """Runs one admin command and writes its one JSON document."""
     if orders.command == "bench":
@@ -272,7 +268,8 @@ async def admin(ctx: CommandContext, orders: AdminOrders) -> None:
     config = ctx.config()
     async with opened(config) as store:
         if orders.command == "purge-dlq":
-            write_json(await _purge_dead(store.jobs, _dead_key(store), dry=orders.dry_run))
+            key = "dead" if store.lists is None else store.lists.names["dead_letter"]
+            write_json(await _purge_dead(store.jobs, key, dry=orders.dry_run))
             return
         lists, limiter = _lists(store), config.settings.producer.rate_limit_key
         match orders.command:
@@ -293,10 +290,6 @@ def _lists(store: JobStore) -> JobLists:
             do="use `wrasse jobs stats`, `wrasse jobs peek` or `wrasse jobs purge`",
         )
     return store.lists
-
-
-def _dead_key(store: JobStore) -> str:
-    return "dead" if store.lists is None else store.lists.names["dead_letter"]
 
 
 async def _stats(lists: JobLists, limiter: str) -> dict[str, object]:
@@ -361,7 +354,7 @@ async def _purge_all(lists: JobLists, limiter: str, orders: AdminOrders) -> dict
 
 
 async def _bench(ctx: CommandContext, orders: AdminOrders) -> None:
-    done = await bench(ctx, orders)
+    done = await _measure(ctx, orders)
     write_json(done.answer())
     if done.completed < done.count:
         raise WrasseError(

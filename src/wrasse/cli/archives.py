@@ -32,6 +32,9 @@ from wrasse.runtime.archiver import archive_rules, build_rules, open_ports
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.worker import owner_name
 
+_TURN = timedelta(minutes=10)
+_PATIENCE = TTL + timedelta(seconds=5)  # longer than a lease that is not renewed
+
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSources:
@@ -82,8 +85,8 @@ async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Archi
     """The stores of archives and the streams, for the length of a command; a read-only command creates nothing."""
     async with Stores.of(config.settings.worker, create=create) as stores:
         streams = (await stores.open_streams(config.homes.streams)).streams
-        looked_for = await archive_rules(config, stores)
-        yield ArchiveSources(looked_for, await build_rules(config, stores) or looked_for, streams)
+        readable = await archive_rules(config, stores)
+        yield ArchiveSources(readable, await build_rules(config, stores) or readable, streams)
 
 
 @asynccontextmanager
@@ -273,10 +276,6 @@ def _tell_verified(found: Sequence[Verified]) -> None:
             click.echo(f"{printable(problem.key or each.subject)}: {printable(problem.what)}")
 
 
-_TURN = timedelta(minutes=10)
-_PATIENCE = TTL + timedelta(seconds=5)  # longer than a lease that is not renewed
-
-
 @click.command("replay")
 @click.argument("pattern")
 @click.option("--into", metavar="SUBJECT", help="The target stream.  [default: each message's original stream]")
@@ -286,13 +285,7 @@ _PATIENCE = TTL + timedelta(seconds=5)  # longer than a lease that is not renewe
 @click.option("--dry-run", is_flag=True, help="Show how many would be published, and change nothing.")
 @with_context
 def replay_(
-    ctx: CommandContext,
-    pattern: str,
-    into: str | None,
-    since: str | None,
-    until: str | None,
-    yes: bool,
-    dry_run: bool,
+    ctx: CommandContext, pattern: str, into: str | None, since: str | None, until: str | None, yes: bool, dry_run: bool
 ) -> None:
     """Publish archived messages again, in order and byte for byte: of one stream, or of all that match PATTERN.
 

@@ -38,8 +38,8 @@ def show(ctx: CommandContext, changed: bool, where: bool) -> None:
 
 def _where(ctx: CommandContext) -> None:
     config = ctx.config()
-    for doubt in unseen_app(config):
-        click.echo(f"warning: {doubt}", err=True)
+    for warning in unseen_app(config):
+        click.echo(f"warning: {warning}", err=True)
     rows = list(table(config.homes))
     value = [asdict(row) for row in rows]
 

@@ -27,6 +27,7 @@ _PORT_OF = {
     "jobs": "jobs", "periodic": "jobs", "explain": "jobs", "streams": "streams", "archives": "objects",
     "leases": "leases", "journal": "journal", "sweep": "engine",
 }  # fmt: skip  # the port that a command reads, by its first word
+_NAMES = {"id", "ids", "key", "queue", "subject", "pattern", "prefix", "names"}  # parameters that name what is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,6 @@ class CommandContext:
             write_json(value)
         else:
             text()
-
-
-_NAMES = {"id", "ids", "key", "queue", "subject", "pattern", "prefix", "names"}  # parameters that name what is stored
 
 
 def with_context(function: Callable[..., T]) -> Callable[..., T]:

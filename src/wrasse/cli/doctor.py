@@ -19,6 +19,15 @@ from wrasse.ports.backend import FAIL, Finding
 from wrasse.runtime.doctor import examine
 from wrasse.runtime.handler_app import with_app
 
+KINDS = {
+    "memory": "memory.connect:Memory",
+    "sqlite": "sqlite.connect:Sqlite",
+    "redis": "redis.connect:Redis",
+    "nats": "nats.connect:Nats",
+    "s3": "s3.connect:S3",
+    "file": "directory.connect:Directory",
+}
+
 
 @click.command()
 @with_context
@@ -68,16 +77,6 @@ def _with_app(ctx: CommandContext) -> tuple[Config, list[Finding]]:
         return config, [Finding("app", FAIL, why.message, why.do)]
     except UsageError:
         return config, []  # reported with the handlers
-
-
-KINDS = {
-    "memory": "memory.connect:Memory",
-    "sqlite": "sqlite.connect:Sqlite",
-    "redis": "redis.connect:Redis",
-    "nats": "nats.connect:Nats",
-    "s3": "s3.connect:S3",
-    "file": "directory.connect:Directory",
-}
 
 
 def kind_of(url: StoreUrl) -> str:

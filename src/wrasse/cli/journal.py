@@ -16,6 +16,7 @@ from wrasse.ports.page import Page
 from wrasse.runtime.backends import Stores
 
 OUTCOMES = (*(outcome.value for outcome in Outcome), "open")
+LINE_COLUMNS = ("when", "sweep", "did", "to", "outcome", "why")
 
 
 @click.command()
@@ -71,9 +72,6 @@ def line_row(line: Line, now: datetime) -> tuple[object, ...]:
     outcome = line.outcome.value if line.outcome is not None else "open"
     why = f"{line.intent.reason}; {line.detail}" if line.detail else line.intent.reason
     return ago(line.intended_at, now), line.intent.sweep, line.intent.verb, line.intent.suspect + many, outcome, why
-
-
-LINE_COLUMNS = ("when", "sweep", "did", "to", "outcome", "why")
 
 
 def _text(page: Page[Line]) -> None:

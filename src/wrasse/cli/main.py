@@ -214,10 +214,7 @@ Examples:
 )
 config = LazyGroup(
     "config",
-    {
-        "show": ("config", "every setting, its value and its source"),
-        "check": ("config", "check the configuration"),
-    },
+    {"show": ("config", "every setting, its value and its source"), "check": ("config", "check the configuration")},
     about="Show or check the configuration.",
     examples="""\b
 Examples:

@@ -552,7 +552,4 @@ async def _sightings(ctx: CommandContext, root: str, state: str | None, limit: i
             for each in page
         ]
     columns = ("unit", "evidence", "state", "since", "scans", "bytes")
-    ctx.answer(
-        {"sightings": found, "more": page.more},
-        lambda: show_facts(columns, found, empty="no sightings"),
-    )
+    ctx.answer({"sightings": found, "more": page.more}, lambda: show_facts(columns, found, empty="no sightings"))

@@ -63,8 +63,7 @@ async def _list(ctx: CommandContext) -> None:
     ]
     columns = ("name", "kind", "when", "missed", "next", "last", "last job")
     ctx.answer(
-        {"periodic": [_json(each, now) for each in found]},
-        lambda: show_table(columns, rows, empty="no periodic jobs"),
+        {"periodic": [_json(each, now) for each in found]}, lambda: show_table(columns, rows, empty="no periodic jobs")
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from wrasse.cli.admin import ADMIN, COMMANDS, AdminOrders, admin_options
+from wrasse.cli.admin import ADMIN, COMMANDS, AdminOrders, admin, admin_options
 from wrasse.cli.context import CommandContext, finish, with_context
 from wrasse.config.load import load
 from wrasse.observability.logs import start_logging
@@ -51,8 +51,6 @@ def lease_flags(function: Callable[..., T]) -> Callable[..., T]:
 
 def administer(ctx: CommandContext, roles: str, orders: AdminOrders) -> None:
     """Runs the admin command."""
-    from wrasse.cli.admin import admin  # imported here: a worker does not need it
-
     if roles != ADMIN:
         raise click.UsageError("--admin-cmd is for --role=admin alone\ndo: write --role=admin")
     if orders.command not in COMMANDS:

@@ -37,18 +37,22 @@ from wrasse.streams.envelope import PAYLOAD_BYTES_MAX, Envelope, check_payload
 from wrasse.streams.membership import JoinOptions, Membership, consumer_name
 from wrasse.streams.publisher import Publication, Publisher
 
+BATCH_MAX = 1_000
+SHOWN_MAX = 20
+LINE_BYTES_MAX = 2 * PAYLOAD_BYTES_MAX
+FIELDS = ("subject", "data", "payload_b64", "key", "trace_id")
+PAGE = 100
+STREAMS_MAX = 1_000
+POLL = 0.2  # seconds
+ACK = timedelta(seconds=30)
+_ID = re.compile(r"\d+-\d+")
+
 
 @asynccontextmanager
 async def opened(config: Config, *, create: bool = False) -> AsyncIterator[StreamStore]:
     """The backend of the streams, for the length of a command; a command that only reads creates nothing."""
     async with Stores.of(config.settings.worker, create=create) as stores:
         yield await stores.open_streams(config.homes.streams)
-
-
-BATCH_MAX = 1_000
-SHOWN_MAX = 20
-LINE_BYTES_MAX = 2 * PAYLOAD_BYTES_MAX
-FIELDS = ("subject", "data", "payload_b64", "key", "trace_id")
 
 
 @click.command()
@@ -127,13 +131,6 @@ def _of_line(given: Publication, line: bytes, *, described: bool) -> Publication
     check_subject(message.subject)
     check_payload(message.payload, message.subject)
     return message
-
-
-PAGE = 100
-STREAMS_MAX = 1_000
-POLL = 0.2  # seconds
-ACK = timedelta(seconds=30)
-_ID = re.compile(r"\d+-\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +269,14 @@ async def _consume(
     """Reads as a member of a group. Without --follow it ends when the group has no more messages."""
     clock = SystemClock()
     start = start_at(wanted.start, (await store.health_sample()).at)
-    members = Membership(store.streams, store.groups, clock, wanted.pattern, group, JoinOptions(start))
+    members = Membership(
+        streams=store.streams,
+        groups=store.groups,
+        clock=clock,
+        pattern=wanted.pattern,
+        group=group,
+        options=JoinOptions(start),
+    )
     name = consumer_name(clock)
     left = wanted.limit
     try:

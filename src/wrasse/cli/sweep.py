@@ -111,23 +111,19 @@ async def _sweep(
 
 def _tell(reports: Sequence[Report]) -> None:
     for report in reports:
-        _text(report)
-
-
-def _text(report: Report) -> None:
-    if report.dry_run:
-        actions = "1 action" if report.planned == 1 else f"{report.planned} actions"
-        click.echo(click.style(f"{report.sweep}: would take {actions}", bold=True))
-        if report.plan:
-            show_table(("would", "to", "because"), [(each.verb, each.suspect, each.reason) for each in report.plan])
-    else:
-        counts = f"{report.seen} seen, {report.done} done, {report.conflict} in conflict, {report.failed} failed"
-        click.echo(click.style(f"{report.sweep}: {counts}", bold=True))
-    for reason, count in report.kept.items():
-        click.echo(f"  kept {count}: {printable(reason)}")
-    if report.unknown:
-        click.echo(f"  {report.unknown} with unknown outcome; the next run checks them")
-    if report.stopped_by:
-        click.echo(f"  stopped by {report.stopped_by}: {printable(report.why)}")
-    for note in (*report.notes, *report.errors):
-        click.echo(f"  {printable(note)}")
+        if report.dry_run:
+            actions = "1 action" if report.planned == 1 else f"{report.planned} actions"
+            click.echo(click.style(f"{report.sweep}: would take {actions}", bold=True))
+            if report.plan:
+                show_table(("would", "to", "because"), [(each.verb, each.suspect, each.reason) for each in report.plan])
+        else:
+            counts = f"{report.seen} seen, {report.done} done, {report.conflict} in conflict, {report.failed} failed"
+            click.echo(click.style(f"{report.sweep}: {counts}", bold=True))
+        for reason, count in report.kept.items():
+            click.echo(f"  kept {count}: {printable(reason)}")
+        if report.unknown:
+            click.echo(f"  {report.unknown} with unknown outcome; the next run checks them")
+        if report.stopped_by:
+            click.echo(f"  stopped by {report.stopped_by}: {printable(report.why)}")
+        for note in (*report.notes, *report.errors):
+            click.echo(f"  {printable(note)}")

@@ -3,25 +3,17 @@
 The rule, for jobs, records, streams and objects (docs/concepts/where-things-live.md):
 
 1. what is named for the port: a flag or the URL of an App, else WRASSE_BACKENDS_<PORT>, else `backends.<port>`
-
 2. else a `redis:` section or REDIS_ADDR, for jobs, records and streams
-
 3. else the first backend that is named for records, jobs or streams and can serve the port
-
 4. else, if none is named, the embedded defaults `sqlite:wrasse.db` and `file:wrasse-data`
-
 5. else none: using the port is refused, and the error says which setting names a backend for it
 
 The engine's backend, the sightings of orphans, leases and the destinations of archives follow from these.
 
-The options of Redis and of NATS that follow from the settings.
-
-A `redis:` section or REDIS_ADDR names Redis for jobs, records and streams; a URL such as `backends.jobs: redis://…` is
-completed from the section. If the two name different servers, or different databases of one server, that is a
-contradiction. Names of keys that are not set follow from the root.
-
-`backends.streams: nats://…` or `backends.records: nats://…` names a NATS; the section `nats:` completes the URL. If
-both set an option, the URL has precedence; but another domain or root is another place, and so a contradiction.
+The URL of a Redis or a NATS is completed from its section. A `redis:` section and a URL that name different servers, or
+different databases of one server, are a contradiction. If the section `nats:` and a URL both set an option, the URL has
+precedence; but another domain or root is another place, and so a contradiction. Names of Redis keys that are not set
+follow from the root.
 """
 
 from __future__ import annotations
@@ -60,6 +52,9 @@ HOLDS = {
     "journal": "actions of sweeps",
 }
 _DEFAULT = "default"
+_CLIENT = ("client", "credential_provider")
+_LOGINS = ("username", "password", "token", "nkey", "creds")
+_OTHERS = ("name", "domain", "root", "storage", "replicas", "dial_timeout", "read_timeout", "ping_interval")
 
 
 def section_source(settings: Settings, sources: Mapping[str, str]) -> str:
@@ -183,9 +178,6 @@ def with_redis_names(settings: Settings, sources: Mapping[str, str], url: str) -
     return dataclasses.replace(settings, worker=worker)
 
 
-_CLIENT = ("client", "credential_provider")
-
-
 def _by_section(own: RedisSettings) -> RedisOptions:
     return RedisOptions(
         nodes=parse_addresses(own.addr, sentinel=bool(own.sentinel)),
@@ -241,10 +233,6 @@ def _tls(own: RedisSettings) -> Tls:
 
 def _pool_size(own: RedisSettings) -> int:
     return max(2, own.pool_size_multiplier * (os.cpu_count() or 1))
-
-
-_LOGINS = ("username", "password", "token", "nkey", "creds")
-_OTHERS = ("name", "domain", "root", "storage", "replicas", "dial_timeout", "read_timeout", "ping_interval")
 
 
 def is_nats(url: str) -> bool:
@@ -321,7 +309,7 @@ class BackendUrls:
 
     ports: Mapping[str, BackendUrl]
     sightings: Mapping[str, BackendUrl]  # by root of `orphans:`
-    looked_through: Mapping[str, BackendUrl]  # by root: the store whose objects may be taken away
+    scanned_stores: Mapping[str, BackendUrl]  # by root: the store that is scanned
     references: Mapping[str, BackendUrl]  # by root: the database that names what is in use
     archives: Sequence[tuple[str, BackendUrl]]  # by pattern of streams
 
@@ -385,7 +373,7 @@ def resolve(settings: Settings, sources: Mapping[str, str]) -> BackendUrls:
     return BackendUrls(
         ports,
         _sightings(settings, sources, named, engine),
-        _looked_through(settings, sources, ports["objects"]),
+        _scanned_stores(settings, sources, ports["objects"]),
         _references(settings, sources),
         _archives(settings, sources, ports["objects"]),
     )
@@ -407,7 +395,7 @@ def table(homes: BackendUrls) -> Iterator[UrlRow]:
     extra = []
     for root in homes.sightings:
         extra += [
-            (f"objects of {root}", homes.looked_through[root], "objects that may be orphans"),
+            (f"objects of {root}", homes.scanned_stores[root], "objects that may be orphans"),
             (f"references of {root}", homes.references[root], "which objects are in use: read only"),
             (f"sightings of {root}", homes.sightings[root], "since when objects are orphans"),
         ]
@@ -512,7 +500,7 @@ def _sightings(
     return found
 
 
-def _looked_through(settings: Settings, sources: Mapping[str, str], objects: BackendUrl) -> Mapping[str, BackendUrl]:
+def _scanned_stores(settings: Settings, sources: Mapping[str, str], objects: BackendUrl) -> Mapping[str, BackendUrl]:
     """The store of each root of orphans."""
     follows = objects.by if objects.by == _DEFAULT else f"follows objects ({objects.by})"
     by = f"{sources.get('orphans', _DEFAULT)}: orphans"

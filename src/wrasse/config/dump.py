@@ -41,12 +41,11 @@ def has_secrets(config: Config) -> bool:
     """Whether the file of this configuration contains secrets."""
     if config.file is None:
         return False
-    of_file = [each for each in leaves(config.own).values() if _of_file(config, each.path)]
+    if config.file is None:
+        return False
+    name, known = config.file.name, leaves(config.own).values()
+    of_file = [each for each in known if config.sources.get(each.path, "").startswith(name)]
     return any(_hides(_value(config, each.path), secret=each.key.secret) for each in of_file)
-
-
-def _of_file(config: Config, path: str) -> bool:
-    return config.file is not None and config.sources.get(path, "").startswith(config.file.name)
 
 
 def _hides(value: object, *, secret: bool) -> bool:
@@ -75,11 +74,8 @@ def written(value: object) -> str:
 
 
 def _plain(text: str) -> bool:
-    return (text.isidentifier() and text not in ("true", "false", "yes", "no", "on", "off", "null")) or _duration(text)
-
-
-def _duration(text: str) -> bool:
-    return text[:1].isdigit() and text[-1:] in "smhd" and text.isalnum()
+    word = text.isidentifier() and text not in ("true", "false", "yes", "no", "on", "off", "null")
+    return word or (text[:1].isdigit() and text[-1:] in "smhd" and text.isalnum())  # or a duration
 
 
 def _value(config: Config, path: str) -> object:

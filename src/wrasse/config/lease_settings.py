@@ -17,6 +17,9 @@ from wrasse.leases.names import BadName, checked_namespace
 
 ZERO = timedelta(0)
 JANITOR_MIN, JANITOR_MAX = timedelta(minutes=1), timedelta(hours=1)
+TOKEN_KEYS = "token or token_file, role, namespaces"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 class Role(StrEnum):
@@ -25,11 +28,6 @@ class Role(StrEnum):
     READER = "reader"
     WRITER = "writer"
     ADMIN = "admin"
-
-
-TOKEN_KEYS = "token or token_file, role, namespaces"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,9 @@ _OTHERS = (
 )
 _OF_TESTS = ("WRASSE_TEST_", "WRASSE_BENCH_")
 _INJECTED = re.compile(r"_SERVICE_(HOST|PORT.*)$|_PORT(_\d+_(TCP|UDP).*)?$")
+DEFAULT_FILE = "wrasse.yaml"
+_ALL = "see `wrasse config show`, which names every setting"
+FOREIGN = ("exactly_once", "tracing", "observability.tracing.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +96,6 @@ def strays(leaves: Mapping[str, Leaf], environ: Mapping[str, str]) -> Iterator[S
             continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
         yield Stray(name, near[0] if near else None)
-
-
-DEFAULT_FILE = "wrasse.yaml"
-_ALL = "see `wrasse config show`, which names every setting"
-FOREIGN = ("exactly_once", "tracing", "observability.tracing.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +174,7 @@ def load(
     _read_overrides(overrides or {}, "command line", draft)
     settings = _with_names(_build(draft.values, draft.own), draft.sources)
     if not draft.mistakes:
-        draft.mistakes += _check(settings, draft.sources)
+        draft.mistakes += [_mistake(rule, draft.sources) for rule in broken_rules(settings, draft.sources)]
     if draft.mistakes:
         raise _as_error(draft.mistakes)
     homes = resolve(settings, draft.sources)
@@ -293,10 +291,6 @@ def _read_overrides(overrides: Mapping[str, str], source: str, draft: _Draft) ->
         if path not in known:
             raise UnknownName(path, known, where=f"the {source}", do=_ALL)
         draft.take(known[path], scalar(text), source, flat=True)
-
-
-def _check(settings: Settings, sources: Mapping[str, str]) -> list[Mistake]:
-    return [_mistake(rule, sources) for rule in broken_rules(settings, sources)]
 
 
 def _mistake(rule: Broken, sources: Mapping[str, str]) -> Mistake:

@@ -23,6 +23,8 @@ SEED_DELAY = timedelta(hours=2)
 SEED_TEMPLATE = "archives/{id}/{op_id}/{file}"
 _PLAIN = Graces()
 T = TypeVar("T")
+ROOT_KEYS = "store, template, unit, preset, database, queries, pins, superseded, soft_deleted, quarantine"
+_CONCAT = "{} || {} || {} || {} || {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,6 @@ class OrphanRoot:
         "in the cache of the user",
         filled=True,
     )
-
-
-ROOT_KEYS = "store, template, unit, preset, database, queries, pins, superseded, soft_deleted, quarantine"
 
 
 def root_of(name: str, own: OrphanRoot, seed: OrphanSeed, objects: str = "") -> Root:
@@ -145,9 +144,6 @@ def queries_of(own: OrphanRoot) -> tuple[Query, ...]:
         concat = "CONCAT({}, {}, {}, {}, {})" if own.database.startswith(("mysql", "mariadb")) else _CONCAT
         return (*workspaces_queries(Workspaces(own.table, fixed, own.columns), concat=concat), *pins)
     return (*(Query(f"query {number}", sql) for number, sql in enumerate(own.queries, 1)), *pins)
-
-
-_CONCAT = "{} || {} || {} || {} || {}"
 
 
 def _graces(own: OrphanRoot, delay: timedelta | None) -> Graces:

@@ -30,6 +30,10 @@ EMBEDDED_OBJECTS = "file:wrasse-data"
 
 CODECS = ("gzip", "zstd", "none")
 LAYOUTS = ("slashes", "hive")
+ARCHIVE_KEYS = (
+    "stream, destination, bucket, batch_size, batch_timeout, batch_bytes, compression, layout, prefix, domain, "
+    "archive_best_effort"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,6 @@ class ArchiveStream:
     archive_best_effort: bool = setting(
         False, "archive work queues of NATS, too: labelled incomplete, outside guarantee G6"
     )
-
-
-ARCHIVE_KEYS = (
-    "stream, destination, bucket, batch_size, batch_timeout, batch_bytes, compression, layout, prefix, domain, "
-    "archive_best_effort"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +115,7 @@ class TaskTypeSettings:
 
     workers: int = setting(4, "concurrent tasks per process", seed=True)
     step_timeout: timedelta = setting(
-        timedelta(0),
-        "heartbeat timeout of a task; 0: sweeper.stuck_threshold",
-        seed=True,
+        timedelta(0), "heartbeat timeout of a task; 0: sweeper.stuck_threshold", seed=True
     )
     max_retries: int = setting(3, "retries of a task, whether it failed or was stuck: 3 means 4 runs", seed=True)
 
@@ -334,18 +330,11 @@ class ProducerSettings:
         ("**/*",), "files to enqueue, by their path below scan_dir; empty: all", seed=True
     )
     exclude_globs: tuple[str, ...] = setting(
-        (
-            "**/*.tmp",
-            "**/.DS_Store",
-        ),
-        "files to exclude, with precedence over include_globs",
-        seed=True,
+        ("**/*.tmp", "**/.DS_Store"), "files to exclude, with precedence over include_globs", seed=True
     )
     default_priority: str = setting("low", "priority of a job that names none", seed=True)
     high_priority_exts: tuple[str, ...] = setting(
-        (".pdf", ".docx", ".xlsx", ".zip"),
-        "extensions of files with the priority high, in any case",
-        seed=True,
+        (".pdf", ".docx", ".xlsx", ".zip"), "extensions of files with the priority high, in any case", seed=True
     )
     rate_limit_per_sec: int = setting(
         100, "maximum new jobs per second of all producers together; 0: no limit", seed=True

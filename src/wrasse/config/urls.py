@@ -1,10 +1,9 @@
-"""Store URLs: parsing, and display without secrets.
+"""Store URLs and network addresses: parsing, comparison, and display without secrets.
 
 `sqlite:wrasse.db` is relative to the working directory, three slashes are absolute, `~/` is the home directory.
 `memory:` exists as long as the process, `redis://`, `nats://` and similar ones are servers, `s3://bucket/prefix` is a
 bucket. Schemes that exist but are not supported by this version are refused by name, not as a typing error.
-
-Parsing of network addresses: 127.0.0.1:9341, [::1]:9341, localhost:9341, :9341.
+Addresses are 127.0.0.1:9341, [::1]:9341, localhost:9341 or :9341.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Parses YAML to nodes with line numbers, so that a mistake can be located.
+"""YAML parsed to nodes with line numbers, so that a mistake can be located, and nodes converted to types of settings.
 
 Only scalars, lists and maps are allowed; any other tag is refused. Size, depth, and the expansion of aliases and merges
 are limited before nodes are created, so that a short text cannot cost much time or memory.
 
-Converts what a person wrote to the type of a setting, or raises an error that says what is wrong.
-
-Values of secret settings are never quoted in messages; the caller passes `hidden` for those.
+`convert` raises `Unfit`, which says what is wrong and what to write. Values of secret settings are never quoted in
+messages; the caller passes `hidden` for those.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from wrasse.duration import format_duration
 from wrasse.engine.report import BACKEND_DOWN, describe
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.lease_scope import RenewedLease
-from wrasse.ports.guard import Guard, HealthCheck, HealthSample, PlainLocks
+from wrasse.ports.guard import Guard, HealthCheck, HealthSample, NamedLocks
 from wrasse.ports.jobs import Counts, WorkerState
 
 DOCUMENT_LOCK = "gbe:lock:sweeper"
@@ -226,7 +226,7 @@ class PlainLockGuard(Guard):
     name = "sweeper_lock"
     __slots__ = ("_acquired", "_locks", "_ttl")
 
-    def __init__(self, locks: PlainLocks, ttl: timedelta) -> None:
+    def __init__(self, locks: NamedLocks, ttl: timedelta) -> None:
         self._locks = locks
         self._ttl = ttl
         self._acquired = False

@@ -26,6 +26,10 @@ from wrasse.lease_server.wire import Unnamed, WireError, failed
 from wrasse.leases.names import checked_namespace
 
 _log = logging.getLogger("wrasse.leases")
+_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_RANKS = {role: rank for rank, role in enumerate(Role)}
+_NEEDS = {(call.method.upper(), call.path): call.role for call in CALLS}
+_LEFT = 499  # counted for a call whose client disconnected before the answer; never sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,6 @@ def allowed_namespace(text: str) -> str:
     return name
 
 
-_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-_RANKS = {role: rank for rank, role in enumerate(Role)}
-_NEEDS = {(call.method.upper(), call.path): call.role for call in CALLS}
-_LEFT = 499  # counted for a call whose client disconnected before the answer; never sent
 Call = tuple[str, int]
 """The name of a caller's token, empty without one, and the status of the answer."""
 

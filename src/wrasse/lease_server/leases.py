@@ -1,11 +1,9 @@
-"""The calls of the lease API. Each parses the request, calls `Leases` once, and encodes the answer.
+"""The calls of the lease API for leases, state, attachments and transactions; errors and draining of all calls.
 
-Transactions over HTTP: lockd's txn/{decide,commit,rollback,replay}.
-
-`decide` writes the decision and carries it out; a different decision later gets the first one as its answer. `commit`
-and `rollback` carry out an earlier decision, or decide for the keys they name. `replay` finishes one transaction.
-
-API calls for attachments: bytes are streamed in both directions, never collected in memory.
+Each handler parses the request, calls `Leases` once, and encodes the answer. The bytes of attachments are streamed in
+both directions, never collected in memory. Transactions are lockd's txn/{decide,commit,rollback,replay}: `decide`
+writes the decision and carries it out; a different decision later gets the first one as its answer. `commit` and
+`rollback` carry out an earlier decision, or decide for the keys they name. `replay` finishes one transaction.
 """
 
 from __future__ import annotations

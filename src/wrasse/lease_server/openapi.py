@@ -17,6 +17,8 @@ from wrasse.leases.names import KEY_CHARS_MAX, NAMESPACE_CHARS_MAX
 KEY = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX, "example": "orders/42"}
 NAMESPACE = {"type": "string", "maxLength": NAMESPACE_CHARS_MAX, "default": "default"}
 NUMBER = {"type": "string", "pattern": "^[0-9]{1,19}$"}
+_MESSAGE = (400, 403, 404, 409, 503)
+_TEMPLATE = "#/components/schemas/{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,6 @@ ATTACHMENT_CALLS = (
 )  # fmt: skip
 
 
-_MESSAGE = (400, 403, 404, 409, 503)
-
 QUEUE_CALLS = (
     Call(
         "post", "/v1/queue/enqueue", "store a message: the parts meta (JSON) and payload", wire.EnqueueAnswer,
@@ -139,7 +139,6 @@ QUEUE_CALLS = (
 )  # fmt: skip
 
 
-_TEMPLATE = "#/components/schemas/{name}"
 _BYTES: Mapping[str, object] = {"type": "string", "format": "binary"}
 
 _LEASES = (
@@ -211,10 +210,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "wrasse leases", "version": __version__, "license": {"name": "Apache-2.0"}},
         "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"token": []}],
     }
 

@@ -7,7 +7,7 @@ transaction the lease lasts until the transaction is decided; a rollback costs a
 A message dequeued within a transaction gets a lease on a key of its own, under which its ack is staged. So its ack is
 decided with the transaction like any other key, whatever crashes: after a commit the message is finished, after a
 rollback it is delivered again. Until then no other consumer can claim it. Both keys, of the state and of the ack, are
-deleted with the message. Its record says so until they are deleted.
+deleted with the message; its record says so until they are.
 """
 
 from __future__ import annotations
@@ -46,6 +46,14 @@ from wrasse.ports.outcome import Outcome
 
 TRIES_MAX = 8
 WAIT = timedelta(seconds=2)  # for the lease of a former consumer that died
+NAMESPACES_MAX = 1_000
+JOINED_MAX = 10_000
+ATTEMPTS = 5
+VISIBILITY = timedelta(seconds=30)
+VISIBILITY_HEADER, EXPIRES_HEADER = "visibility", "expires-at"
+TYPE_HEADER, ATTRIBUTES_HEADER = "content-type", "attributes"
+# Part of the request id, which is stored in the message's record: renaming a class must not change these words.
+_STORED_AS = {Complete: "Finish", Requeue: "Requeue", DeadLetterJob: "Bury"}
 
 
 def state_key(queue: str, id: str) -> str:
@@ -64,12 +72,6 @@ class MessageKeys:
     def __init__(self, leases: Leases, namespace: str) -> None:
         self._leases, self._namespace = leases, namespace
 
-    async def claim_state(self, queue: str, id: str, owner: str, visibility: timedelta, transaction: str) -> KeyRecord:
-        """Leases the state of a message for as long as the message."""
-        return await self._leases.acquire(
-            state_key(queue, id), owner, namespace=self._namespace, ttl=visibility, wait=WAIT, transaction=transaction
-        )
-
     async def join(self, queue: str, claim: Claim, visibility: timedelta, transaction: str) -> None:
         """Adds a message that was just claimed to a transaction. Refused once that is decided."""
         leased = await self._leases.acquire(
@@ -77,10 +79,6 @@ class MessageKeys:
             transaction=transaction,
         )  # fmt: skip
         await self._leases.hide(leased.granted, True)
-
-    async def leave(self, queue: str, id: str) -> None:
-        """Removes a message that was not delivered from its transaction."""
-        await self._drop(ack_key(queue, id))
 
     async def end(self, queue: str, claim: Claim, transaction: str, *, commit: bool) -> None:
         """Decides the transaction of a message for all of its keys. Refused if it was decided otherwise before."""
@@ -103,60 +101,60 @@ class MessageKeys:
 
     async def decided(self, queue: str, id: str) -> bool | None:
         """Whether the transaction of a message was committed; None while it is pending."""
-        kept = await self._read_key(ack_key(queue, id))
-        return acks(kept) if kept is None or kept.lease is None else None
+        record = await self._read_key(ack_key(queue, id))
+        return acks(record) if record is None or record.lease is None else None
 
-    async def held_state(self, lease: Lease) -> Lease:
+    async def state_lease(self, lease: Lease) -> Lease:
         """The consumer's lease on the state of its message, completed with its transaction."""
         if lease.transaction:
             return lease
-        kept = await self._read_key(lease.key)
-        current = None if kept is None else kept.lease
+        record = await self._read_key(lease.key)
+        current = None if record is None else record.lease
         return lease if current is None else replace(lease, transaction=current.transaction)
 
     async def fate(self, info: JobInfo) -> Fate:
         """A message whose ack was committed is finished; one whose transaction is pending is left to its consumer."""
         keys, key = self._leases.keys(self._namespace), ack_key(info.queue, info.id)
         for _ in range(TRIES_MAX):
-            kept = await keys.read(key)
-            lease = None if kept is None else kept.lease
-            if kept is None or lease is None:
-                return Fate.FINISHED if acks(kept) else Fate.RESCUED
+            record = await keys.read(key)
+            lease = None if record is None else record.lease
+            if record is None or lease is None:
+                return Fate.FINISHED if acks(record) else Fate.RESCUED
             if not over(lease, at := await keys.now(), self._leases.terms):
                 return Fate.LEFT
-            await keys.clear(key, kept, at)  # which first decides its transaction
+            await keys.clear(key, record, at)  # which first decides its transaction
         return Fate.LEFT
 
     async def ended(self, info: JobInfo) -> bool:
         """Deletes the keys of a message that is gone; message ids are never reused."""
         keys = (state_key(info.queue, info.id), ack_key(info.queue, info.id))
-        return all([await self._drop(key) for key in keys])
+        return all([await self.drop(key) for key in keys])
 
-    async def _drop(self, key: str) -> bool:
-        """Whether the key is deleted. One whose lease has ended for its holder but not yet for others stays a little
-        longer."""
+    async def drop(self, key: str) -> bool:
+        """Deletes a key, and returns whether it is gone. One whose lease has ended for its holder but not yet for
+        others stays a little longer."""
         keys = self._leases.keys(self._namespace)
         for _ in range(TRIES_MAX):
-            kept = await keys.read(key)
-            if kept is None:
+            record = await keys.read(key)
+            if record is None:
                 await keys.clean(key, first_token(await keys.now()))  # a crash may have left its objects
                 return True
-            lease, at = kept.lease, await keys.now()
+            lease, at = record.lease, await keys.now()
             if lease is None:
-                if await keys.delete(key, kept) is Outcome.DONE:
+                if await keys.delete(key, record) is Outcome.DONE:
                     return True
             elif over(lease, at, self._leases.terms):
-                await keys.clear(key, kept, at)  # of a consumer that died
+                await keys.clear(key, record, at)  # of a consumer that died
             else:  # of the consumer that acked, or of one whose message is gone
                 with suppress(KeyRefused):
-                    await keys.give_back(replace(lease, key=key, namespace=self._namespace))
+                    await keys.roll_back(replace(lease, key=key, namespace=self._namespace))
         return False
 
     async def _joined(self, queue: str, claim: Claim) -> Lease | None:
         """The lease by which this delivery is in its transaction, while that is pending."""
         key = ack_key(queue, claim.id)
-        kept = await self._read_key(key)
-        lease = None if kept is None else kept.lease
+        record = await self._read_key(key)
+        lease = None if record is None else record.lease
         if lease is None or lease.owner != claim.nonce:
             return None
         return replace(lease, key=key, namespace=self._namespace)
@@ -165,17 +163,9 @@ class MessageKeys:
         return await self._leases.keys(self._namespace).read(key)
 
 
-def acks(kept: KeyRecord | None) -> bool:
+def acks(record: KeyRecord | None) -> bool:
     """Whether the ack of a message was committed. Only `join` sets `hidden` on such a key."""
-    return kept is not None and kept.hidden and kept.version > 0
-
-
-NAMESPACES_MAX = 1_000
-JOINED_MAX = 10_000
-ATTEMPTS = 5
-VISIBILITY = timedelta(seconds=30)
-VISIBILITY_HEADER, EXPIRES_HEADER = "visibility", "expires-at"
-TYPE_HEADER, ATTRIBUTES_HEADER = "content-type", "attributes"
+    return record is not None and record.hidden and record.version > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +244,11 @@ class QueueService:
     async def claim_state(
         self, namespace: str, claimed: ClaimedJob, owner: str, visibility: timedelta, transaction: str
     ) -> KeyRecord:
-        """Leases the state of a message. A former holder has lost the message before."""
-        keys = self.keys(namespace)
-        return await keys.claim_state(claimed.job.queue, claimed.job.id, owner, visibility, transaction)
+        """Leases the state of a message for as long as the message. A former holder has lost the message before."""
+        key = state_key(claimed.job.queue, claimed.job.id)
+        return await self._leases.acquire(
+            key, owner, namespace=namespace, ttl=visibility, wait=WAIT, transaction=transaction
+        )
 
     async def join(self, namespace: str, claimed: ClaimedJob, visibility: timedelta, transaction: str) -> bool:
         """Adds a message that was just claimed to a transaction; False if another consumer has it by now."""
@@ -274,7 +266,7 @@ class QueueService:
         """Releases a message that could not be delivered."""
         if transaction:  # which goes on without it
             self._joined.pop((namespace, ack_key(claimed.job.queue, claimed.job.id)), None)
-            await self.keys(namespace).leave(claimed.job.queue, claimed.job.id)
+            await self.keys(namespace).drop(ack_key(claimed.job.queue, claimed.job.id))
         requeue = Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED)
         await self.jobs(namespace).settle([requeue], request=self._xids.new())
 
@@ -315,7 +307,7 @@ class QueueService:
         if proof.joined:
             await self._end(proof, commit=False)
         if proof.state is not None:
-            state = await self.keys(proof.namespace).held_state(proof.state)
+            state = await self.keys(proof.namespace).state_lease(proof.state)
             with suppress(KeyRefused):  # its lease ended with that of the message, or before
                 await self._leases.release(state, commit=not proof.joined)
         return await self._settle(proof, settlement) is not Outcome.CONFLICT
@@ -360,7 +352,7 @@ class QueueService:
             await keys.renew(proof.queue, proof.claim, by)
         if proof.state is None:
             return expires_at, None
-        renewed = await self._leases.renew(await keys.held_state(proof.state), by)
+        renewed = await self._leases.renew(await keys.state_lease(proof.state), by)
         return expires_at, renewed.expires_at
 
     async def requeue(self, namespace: str, queue: str, id: str) -> bool:
@@ -371,7 +363,7 @@ class QueueService:
         (outcome,) = await self.jobs(namespace).move([RequeueDead(info.claim)])
         return outcome is not Outcome.CONFLICT
 
-    async def bin(self, namespace: str, queue: str, id: str) -> bool:
+    async def delete(self, namespace: str, queue: str, id: str) -> bool:
         """Deletes a dead message, its keys first; False if there is none, or its state is leased."""
         info = await self._dead(namespace, queue, id)
         if info is None or not await self.keys(namespace).ended(info):
@@ -405,10 +397,6 @@ class QueueService:
         request = f"{proof.claim.nonce}-{_STORED_AS[type(settlement)]}"
         (outcome,) = await jobs.settle([settlement], request=request)
         return outcome
-
-
-# Part of the request id, which is stored in the message's record: renaming a class must not change these words.
-_STORED_AS = {Complete: "Finish", Requeue: "Requeue", DeadLetterJob: "Bury"}
 
 
 def visibility_of(job: Job) -> timedelta:

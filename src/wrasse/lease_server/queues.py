@@ -1,12 +1,10 @@
-"""The calls of the API for queues: lockd's messages, stored as records beside the leases.
+"""The calls of the lease API for queues: lockd's messages, stored as records beside the leases.
 
-Not implemented: endless streams of messages (subscribe, watch). A dequeue with a wait replaces them.
+Not implemented: endless streams of messages (subscribe, watch). A dequeue with a wait replaces them. The suffix of a
+message's lease id says how it was delivered: with its state, within a transaction.
 
-The suffix of a message's lease id says how it was delivered: with its state, within a transaction.
-
-The parts of a multipart body. Pure, over a complete body of bounded size.
-
-Each part is found by one search, and there are at most PARTS_MAX parts: lines before or inside a part add no cost.
+An enqueue is a multipart body of bounded size. Each part is found by one search, and at most PARTS_MAX parts are read:
+lines before or inside a part add no cost.
 """
 
 from __future__ import annotations
@@ -82,6 +80,17 @@ PARTS_MAX = 8
 """Maximum number of parts of a multipart body that are read."""
 PART_HEAD_BYTES_MAX = 8 << 10
 """Maximum bytes of the headers of one part of a multipart body."""
+PAGE_MAX = 64
+"""Maximum number of messages that one dequeue delivers."""
+QUEUE_CHARS_MAX = 80
+"""Maximum characters of the name of a queue of the lease API."""
+WAIT_AT_ONCE = 20  # seconds that one claim waits; longer waits claim again
+_REFUSALS = {
+    "not_found": (404, "there is no such message"),
+    "queue_message_lease_mismatch": (409, "the message is not held under this lease"),
+    "lease_expired": (403, "the lease of the message has ended; others may have it now"),
+    "cas_mismatch": (409, "meta_etag is not that of the message as it was handed out"),
+}
 
 
 class NoParts(ValueError):
@@ -190,11 +199,7 @@ def _add(body: bytearray, boundary: str, name: str, file: str, kind: str, data: 
     body += data + b"\r\n"
 
 
-PAGE_MAX = 64
-QUEUE_CHARS_MAX = 80
 STATEFUL, JOINED = "s", "t"  # how a message was delivered
-WAIT_AT_ONCE = 20  # seconds that one claim waits; longer waits claim again
-_STATUS = {"not_found": 404, "queue_message_lease_mismatch": 409, "lease_expired": 403, "cas_mismatch": 409}
 
 
 class QueueApi:
@@ -209,7 +214,7 @@ class QueueApi:
     def routes(self, call: Wrap) -> list[web.RouteDef]:
         """The routes."""
         posts = {
-            "enqueue": self._enqueue, "dequeue": self._dequeue, "dequeueWithState": self._dequeue_with_state,
+            "enqueue": self._enqueue, "dequeue": self._dequeue, "dequeueWithState": self._dequeue,
             "ack": self._ack, "nack": self._nack, "extend": self._extend, "stats": self._stats,
         }  # fmt: skip
         return [web.post(f"/v1/queue/{name}", call(handler)) for name, handler in posts.items()]
@@ -238,19 +243,21 @@ class QueueApi:
             namespace, Job(id, queue=queue, payload=payload, headers=headers, delay=delay, minted=True)
         )
         answer = EnqueueAnswer(
-            namespace, queue, id, 0, attempts, int(visible_at.timestamp()), visibility, len(payload), name
+            namespace=namespace,
+            queue=queue,
+            message_id=id,
+            attempts=0,
+            max_attempts=attempts,
+            not_visible_until_unix=int(visible_at.timestamp()),
+            visibility_timeout_seconds=visibility,
+            payload_bytes=len(payload),
+            correlation_id=name,
         )
         return named_answer(answer, name)
 
     async def _dequeue(self, request: web.Request, name: str) -> web.Response:
         body = await request_parsing.json_body(request, DequeueBody)
-        return await self._deliver(body, name, with_state=False)
-
-    async def _dequeue_with_state(self, request: web.Request, name: str) -> web.Response:
-        body = await request_parsing.json_body(request, DequeueBody)
-        return await self._deliver(body, name, with_state=True)
-
-    async def _deliver(self, body: DequeueBody, name: str, *, with_state: bool) -> web.Response:
+        with_state = request.path.endswith("WithState")
         namespace, queue = _checked_names(body.namespace, body.queue)
         if not body.owner:
             raise WireError("missing_owner", "owner is missing: say who you are")
@@ -315,7 +322,7 @@ class QueueApi:
         if error and intent == "defer":
             raise WireError("invalid_nack_last_error", "last_error goes with a failure")
         _checked(body.delay_seconds)
-        proof, info = await self._held(body)
+        proof, info = await self._running(body)
         delay = timedelta(seconds=body.delay_seconds)
         settlement: Requeue | DeadLetterJob
         if intent == "defer":
@@ -329,7 +336,7 @@ class QueueApi:
     async def _extend(self, request: web.Request, name: str) -> web.Response:
         body = await request_parsing.json_body(request, MessageBody)
         _checked(body.extend_by_seconds)
-        proof, _ = await self._held(body)
+        proof, _ = await self._running(body)
         by = timedelta(seconds=body.extend_by_seconds) or VISIBILITY
         extended = await self.service.extend(proof, by)
         if extended is None:
@@ -349,7 +356,14 @@ class QueueApi:
         count = next((each for each in counts.queues if each.queue == queue), QueueCount(queue))
         head = next(iter(await jobs.page(JobState.READY, JobFilter(queue=queue), None, 1)), None)
         answer = Stats(
-            namespace, queue, jobs.waiting, count.ready + count.scheduled, jobs.waiting, False, count.ready > 0, name
+            namespace=namespace,
+            queue=queue,
+            waiting_consumers=jobs.waiting,
+            pending_candidates=count.ready + count.scheduled,
+            total_consumers=jobs.waiting,
+            has_active_watcher=False,
+            available=count.ready > 0,
+            correlation_id=name,
         )
         if head is not None:
             answer.head_message_id, answer.head_enqueued_at_unix = head.id, int(head.created_at.timestamp())
@@ -357,8 +371,8 @@ class QueueApi:
             answer.head_age_seconds = max(0, int((counts.at - head.created_at).total_seconds()))
         return named_answer(answer, name)
 
-    async def _held(self, body: MessageBody) -> tuple[ConsumerProof, JobInfo]:
-        """The message and its state; refuses a caller that does not hold it."""
+    async def _running(self, body: MessageBody) -> tuple[ConsumerProof, JobInfo]:
+        """The message and its state; refuses a caller whose claim it is not."""
         proof = self._proof(body, etag=True)
         found = await self.service.running(proof)
         if isinstance(found, str):
@@ -449,10 +463,5 @@ def _etag(claim: Claim) -> str:
 
 
 def _refused(code: str) -> WireError:
-    said = {
-        "not_found": "there is no such message",
-        "queue_message_lease_mismatch": "the message is not held under this lease",
-        "lease_expired": "the lease of the message has ended; others may have it now",
-        "cas_mismatch": "meta_etag is not that of the message as it was handed out",
-    }
-    return WireError(code, said[code], status=_STATUS[code])
+    status, text = _REFUSALS[code]
+    return WireError(code, text, status=status)

@@ -22,7 +22,7 @@ from wrasse.lease_server.openapi import document
 from wrasse.lease_server.wire import unrouted
 from wrasse.leases.leases import Leases
 from wrasse.observability.json_format import to_json
-from wrasse.web.listener import Listener, caps_within
+from wrasse.web.listener import Listener, ListenerOptions, caps_within
 
 CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX = 1_024, 512
 """Maximum connections of the lease API, in total and from one address; fewer under a low limit of open files."""
@@ -49,16 +49,14 @@ class LeaseServer:
         app.add_routes([*self.api.routes(), web.get("/v1/openapi.json", _openapi), web.get("/healthz", _healthy)])
         app.add_routes([web.get("/readyz", self._ready)])
         caps = caps_within(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX)
-        self._listener = Listener(
-            app,
-            caps,
-            self._clock,
-            setting="leases.listen",
+        options = ListenerOptions(
+            "leases.listen",
             failure=unrouted,
             tls=context,
             cancel=True,  # a client that disconnects stops waiting for its key
             shutdown_seconds=2.0,
         )
+        self._listener = Listener(app, caps, self._clock, options)
         return await self._listener.start(address)
 
     async def close(self, grace: timedelta = timedelta(0)) -> None:

@@ -1,8 +1,7 @@
-"""Request bodies and answers: strict structs in, plain structs out, whole seconds, zero values omitted.
+"""Bodies of requests and answers of the lease API: strict structs in, plain structs out; seconds are whole.
 
-Unknown fields are ignored where lockd ignores them.
-
-Answers: a struct as JSON, or an error with one status and code each, and a text of our own.
+Zero values are omitted, and unknown fields ignored where lockd does so. Every error has one status and code, and a text
+of our own.
 """
 
 from __future__ import annotations
@@ -57,6 +56,7 @@ Wrap = Callable[[Named], Unnamed]
 """Makes handlers for aiohttp; maps errors to answers."""
 _TYPED = {"Content-Type": "application/json"}
 _ENCODER = msgspec.json.Encoder()
+SECONDS_MAX = 30 * 24 * 3_600
 
 
 class AcquireBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -242,9 +242,6 @@ def described(namespace: str, key: str, meta: KeyRecord | None, *, over: bool) -
         updated_at_unix=int(meta.updated_at.timestamp()),
         metadata=Metadata(meta.hidden),
     )
-
-
-SECONDS_MAX = 30 * 24 * 3_600
 
 
 class EnqueueMeta(msgspec.Struct):

@@ -2,10 +2,9 @@
 
 Each attachment is an object of its own, written once under the lease's fencing token and named by the key's record, as
 the state is. A commit of state and attachments is one write, and what an expired lease left is cleaned up together with
-its state objects. Bytes are streamed, never collected in memory. Size and checksum are computed during the transfer:
-what is staged is what was sent, and a read that does not match its checksum fails before the last bytes are returned.
-
-Attachments from and to files of this host, one chunk at a time, in threads outside the event loop.
+its state objects. Bytes are streamed, never collected in memory; files of this host are read and written one chunk at a
+time, in threads. Size and checksum are computed during the transfer: what is staged is what was sent, and a read that
+does not match its checksum fails before the last bytes are returned.
 """
 
 from __future__ import annotations
@@ -117,7 +116,8 @@ class Attachments:
         for _ in range(READS_MAX):
             found = _named(await self._visible(whose), name, id)
             if found is None:
-                raise _missing(whose, name or id)
+                message = f"{whose.key!r} has no attachment {name or id!r}"
+                raise KeyRefused(Refusal.ATTACHMENT_NOT_FOUND, message)
             if found == before:
                 break
             chunks = checked_chunks(found, self._keys(whose.namespace).versions.stream(found.object))
@@ -153,8 +153,8 @@ class Attachments:
         keys = self._keys(whose.namespace)
         if whose.id:
             return seen_by_holder(await keys.read_as_holder(whose))
-        kept = await keys.read(whose.key)
-        return () if kept is None else kept.attachments
+        record = await keys.read(whose.key)
+        return () if record is None else record.attachments
 
 
 class Meter:
@@ -255,10 +255,6 @@ def _check_room(there: Sequence[Attachment], name: str) -> None:
         raise AttachmentTooLarge(
             f"a key has at most {ATTACHMENTS_MAX} attachments", do="use several keys, or put many files into one"
         )
-
-
-def _missing(whose: Lease, wanted: str) -> KeyRefused:
-    return KeyRefused(Refusal.ATTACHMENT_NOT_FOUND, f"{whose.key!r} has no attachment {wanted!r}")
 
 
 class FilePieces:

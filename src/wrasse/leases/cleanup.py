@@ -1,26 +1,21 @@
-"""Cleanup after a lease has ended: superseded objects are deleted first, the index entry last.
+"""Cleanup after a lease has ended: superseded state objects are deleted first, the index entry last.
 
-What a crash leaves is still indexed, and a sweep finds it. After a lease that may have left an object which no record
-names, the index entry is kept, or the record is scheduled for a second check after RECHECK_AFTER.
-
-An object is written before the record that names it, and deleted after the record that no longer does. If the process
-dies, is cancelled or gets no answer in between, an unreferenced object remains under a lease that continues. So a lease
-counts as clean only in the process that granted it, and only while none of its writes and deletes is unconfirmed. A
-lease that was evicted from the LRU cache does not count as clean.
-
-If this process is acquiring the same key again, the next lease needs the index entry too. Its record then carries the
-objects that the last lease left, up to TOGETHER of them: a key in constant use costs one delete for several leases.
-
-State objects: written once, read whole, and deleted when no record names them any more.
+An object is written once, before the record that names it, and deleted after the record that no longer does. What a
+crash leaves is still indexed, and a sweep finds it. If the process dies, is cancelled or gets no answer between the two
+writes, an unreferenced object remains under a lease that continues. So a lease counts as clean only in the process that
+granted it, only while none of its writes and deletes is unconfirmed, and not once it was evicted from the LRU cache.
+After a lease that is not clean, the index entry is kept, or the record is scheduled for a second check after
+RECHECK_AFTER.
 
 Before a key is cleaned, its lease is cleared. The cleanup lists the objects of that key, reads the record again, and
 deletes only objects whose token is not above the cleared lease's and which the record does not name: an object that a
 later holder is about to name is never deleted.
 
-Background tasks after an answer was sent: deletes of superseded objects and index entries.
+If this process is acquiring the same key again, the next lease needs the index entry too. Its record then carries the
+objects that the last lease left, up to TOGETHER of them: a key in constant use costs one delete for several leases.
 
-Nothing here is needed for correctness: what is not done, because the process died or the store was unavailable, is
-found later by its index entry. Bounded: beyond AT_ONCE_MAX tasks `add` runs the work before it returns.
+Deletes run in background tasks after the answer was sent. None of them is needed for correctness: what is not done,
+because the process died or the store was unavailable, is found later by its index entry.
 """
 
 from __future__ import annotations
@@ -280,8 +275,8 @@ class LeaseCleanup:
             infos = [info for info in infos if not seen.names(info.key)]
         if not infos:
             return 0
-        kept = await self._store.read(key)  # read again after the listing: an object that is now named stays
-        loose = [info for info in infos if kept is None or not kept.names(info.key)]
+        record = await self._store.read(key)  # read again after the listing: an object that is now named stays
+        loose = [info for info in infos if record is None or not record.names(info.key)]
         return await self.versions.delete(loose)
 
     async def drop_staged(self, record: KeyRecord) -> None:

@@ -138,7 +138,7 @@ class LeaseClient:
             body["block_seconds"] = -1 if left < 1 else min(int(left), WAIT_AT_ONCE)
             started = self._clock.monotonic()
             try:
-                answer, _ = await self._ask("POST", "/v1/acquire", json=body)
+                answer, _ = await self._ask("/v1/acquire", json=body)
             except KeyRefused as refused:
                 if refused.code is not Refusal.WAITING or left <= 0:
                     raise
@@ -152,7 +152,7 @@ class LeaseClient:
         """Extends the lease to `ttl` from now."""
         started = self._clock.monotonic()
         body = {**_named(lease), "ttl_seconds": _whole_seconds(ttl)}
-        answer, _ = await self._ask("POST", "/v1/keepalive", json=body, headers=lease_headers(lease))
+        answer, _ = await self._ask("/v1/keepalive", json=body, headers=lease_headers(lease))
         self._terms[lease.id] = _term_end(answer, started, ttl)
         return replace(lease, expires_at=_instant(answer.expires_at_unix))
 
@@ -194,28 +194,26 @@ class LeaseClient:
         check_state(data)
         headers = {**lease_headers(lease), **_conditions(if_version, if_etag)}
         where = _key_params(lease.namespace, lease.key)
-        answer, _ = await self._ask("POST", "/v1/update", params=where, data=data, headers=headers)
+        answer, _ = await self._ask("/v1/update", params=where, data=data, headers=headers)
         return answer.new_version, StateObject("", "", answer.new_state_etag, answer.bytes)
 
     async def remove(self, lease: Lease, *, if_version: int | None = None, if_etag: str | None = None) -> int | None:
         """Stages the removal of the state; None if there was nothing to remove."""
         headers = {**lease_headers(lease), **_conditions(if_version, if_etag)}
-        answer, _ = await self._ask(
-            "POST", "/v1/remove", params=_key_params(lease.namespace, lease.key), headers=headers
-        )
+        answer, _ = await self._ask("/v1/remove", params=_key_params(lease.namespace, lease.key), headers=headers)
         return answer.new_version if answer.removed else None
 
     async def release(self, lease: Lease, *, commit: bool = True) -> KeyRecord | None:
         """Releases the key; the answer has no more details."""
         body = {**_named(lease), "rollback": not commit}
-        await self._ask("POST", "/v1/release", json=body, headers=lease_headers(lease))
+        await self._ask("/v1/release", json=body, headers=lease_headers(lease))
         self._terms.pop(lease.id, None)
         return KeyRecord(lease.token)
 
     async def decide(self, transaction: str, *, commit: bool) -> Decision:
         """Commits or rolls back every key of a transaction; returns the decision that counts."""
         body = {"txn_id": transaction, "state": (Decision.COMMIT if commit else Decision.ROLLBACK).value}
-        answer, _ = await self._ask("POST", "/v1/txn/decide", json=body)
+        answer, _ = await self._ask("/v1/txn/decide", json=body)
         if answer.state not in tuple(Decision):
             raise no_lease_api(200)
         return Decision(answer.state)
@@ -228,12 +226,11 @@ class LeaseClient:
         self, namespace: str, key: str, more: Mapping[str, str], headers: Mapping[str, str]
     ) -> KeyStateRead | None:
         where = _key_params(namespace, key)
-        _, seen = await self._ask("POST", "/v1/get", params={**where, **more}, headers=headers, raw=True)
+        _, seen = await self._ask("/v1/get", params={**where, **more}, headers=headers, raw=True)
         return seen
 
     async def _ask(
         self,
-        method: str,
         path: str,
         *,
         json: Mapping[str, object] | None = None,
@@ -242,10 +239,10 @@ class LeaseClient:
         headers: Mapping[str, str] | None = None,
         raw: bool = False,
     ) -> tuple[_LeaseAnswer, KeyStateRead | None]:
-        """One call, retried while the server is unavailable."""
+        """One POST, retried while the server is unavailable."""
         sent = msgspec.json.encode(json) if json is not None else data
         limit = STATE_BYTES_MAX if raw else ANSWER_BYTES_MAX
-        status, body, got = await self._send(method, path, params, sent, headers, limit)
+        status, body, got = await self._send("POST", path, params, sent, headers, limit)
         return _answered(status, body, got, raw=raw)
 
     async def ask(self, method: str, path: str, params: Mapping[str, str], headers: Mapping[str, str]) -> bytes:

@@ -111,7 +111,7 @@ class LeaseCore:
         """Extends the lease to `ttl` from now; the token stays."""
         return (await self.change(lease, lambda record, at: renewed(record, ttl, at))).after
 
-    async def give_back(self, lease: Lease) -> bool:
+    async def roll_back(self, lease: Lease) -> bool:
         """Releases a key and discards what is staged; False if the lease had ended or belongs to another holder."""
         try:
             await self.change(lease, released, entry_stays=True)

@@ -24,6 +24,7 @@ from wrasse.ports.records import Namespaces, Record, in_order
 
 EMPTY_NAMESPACES_MAX = 50  # namespaces that one page may read without finding an entry
 _APART = "\n"  # neither namespaces nor stored names have one
+UNFINISHED_MAX = 100  # namespaces read alternately; at this number no other is begun before one is finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,6 @@ def _parse_key(text: str | None) -> tuple[str, str | None]:
     if not name:
         raise no_cursor(text)
     return name, place if apart else None
-
-
-UNFINISHED_MAX = 100  # namespaces read alternately; at this number no other is begun before one is finished
 
 
 @dataclass(frozen=True, slots=True)

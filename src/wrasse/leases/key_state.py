@@ -12,6 +12,7 @@ entry is written concurrently with the read), update 2, release 2 and one delete
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from wrasse.clock import Clock
 from wrasse.leases import lease as rules
 from wrasse.leases.cleanup import BackgroundTasks, LeaseCleanup, StateObjects, beside
-from wrasse.leases.core import EXACT, Change, Changed, LeaseCore
+from wrasse.leases.core import Change, Changed, LeaseCore, leases_in
 from wrasse.leases.lease import (
     AcquireRequest,
     Busy,
@@ -39,32 +40,35 @@ from wrasse.leases.transactions.log import TransactionLog, refused as decided_ot
 from wrasse.leases.transactions.states import Decision
 from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Records
+from wrasse.ports.records import Collection, Records
 
 ObjectChange = Callable[[KeyRecord, StateObject, datetime], KeyRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceParts:
+    """What all namespaces of one store share."""
+
+    records: Callable[[Collection], Records]
+    objects: Objects
+    clock: Clock
+    terms: Terms
+    tally: LeaseTally
+    background: BackgroundTasks
+    transaction_log: TransactionLog
 
 
 class KeyStates(LeaseCore):
     """The keys of one namespace."""
 
-    def __init__(
-        self,
-        namespace: str,
-        records: Records,
-        objects: Objects,
-        clock: Clock,
-        transaction_log: TransactionLog,
-        *,
-        terms: Terms = EXACT,
-        tally: LeaseTally | None = None,
-        background: BackgroundTasks | None = None,
-    ) -> None:
-        super().__init__(namespace, records, clock, terms=terms, tally=tally)
-        self.background = background if background is not None else BackgroundTasks()
-        self.versions = StateObjects(objects, namespace)
+    def __init__(self, namespace: str, shared: NamespaceParts) -> None:
+        records = shared.records(leases_in(namespace))
+        super().__init__(namespace, records, shared.clock, terms=shared.terms, tally=shared.tally)
+        self.background = shared.background
+        self.versions = StateObjects(shared.objects, namespace)
         self._cleanup = LeaseCleanup(self.store, self.versions, self.background)
-        self._transaction_log = transaction_log
-        self.enlisted_keys = EnlistedKeys(namespace, self.store, self._cleanup, transaction_log)
+        self._transaction_log = shared.transaction_log
+        self.enlisted_keys = EnlistedKeys(namespace, self.store, self._cleanup, self._transaction_log)
 
     async def try_acquire(self, key: str, request: AcquireRequest) -> KeyRecord | Busy:
         """One attempt: the key with the new lease, or when the other holder's lease ends."""
@@ -95,7 +99,7 @@ class KeyStates(LeaseCore):
     async def _cleared(self, key: str, lease: Lease) -> None:
         await self.background.add(self.clean(key, lease.token))
 
-    async def give_back(self, lease: Lease) -> bool:
+    async def roll_back(self, lease: Lease) -> bool:
         """Releases this key only, and discards what is staged."""
         return await self.release(lease, commit=False, alone=True) is not None
 
@@ -180,8 +184,8 @@ class KeyStates(LeaseCore):
 
     async def _check_outcome(self, lease: Lease, version: int, *, commit: bool) -> None:
         """For a caller whose lease has ended: raises if the requested outcome has not happened and never will."""
-        kept = self.store.cached(lease.key)  # it was read just before, or does not exist
-        current = None if kept is None or kept.lease is None else kept.lease
+        record = self.store.cached(lease.key)  # it was read just before, or does not exist
+        current = None if record is None or record.lease is None else record.lease
         ending = current if current is not None and current.id == lease.id else None
         if ending is None:
             state = await self._transaction_log.outcome(lease.transaction) if is_xid(lease.transaction) else None
@@ -189,9 +193,9 @@ class KeyStates(LeaseCore):
             state = await self._transaction_log.settle(ending.transaction) if ending.explicit else None
         if (state is Decision.COMMIT and not commit) or (state is Decision.ROLLBACK and commit):
             raise decided_otherwise(lease.transaction, state)
-        if state is Decision.COMMIT or kept is None or not commit:
+        if state is Decision.COMMIT or record is None or not commit:
             return
-        if (ending is not None and kept.staged is not None) or kept.has_dropped(lease.token):
+        if (ending is not None and record.staged is not None) or record.has_dropped(lease.token):
             message = f"the lease of {lease.key!r} ended before its commit"
             raise KeyRefused(Refusal.LEASE_EXPIRED, message, version=version)
 
@@ -199,22 +203,22 @@ class KeyStates(LeaseCore):
         """Deletes objects of the key that no record names; see `LeaseCleanup.clean`."""
         return await self._cleanup.clean(key, ended, seen)
 
-    async def delete(self, key: str, kept: KeyRecord) -> Outcome:
+    async def delete(self, key: str, record: KeyRecord) -> Outcome:
         """Deletes a key without a lease, at the version read; then its objects."""
-        assert kept.lease is None, "a leased key is not deleted"
-        outcome = await self.store.drop(key, kept.stored)
+        assert record.lease is None, "a leased key is not deleted"
+        outcome = await self.store.drop(key, record.stored)
         if outcome is Outcome.DONE:
-            await self.clean(key, kept.token)
+            await self.clean(key, record.token)
         return outcome
 
-    async def settle(self, key: str, kept: KeyRecord, entry_at: datetime) -> bool:
+    async def settle(self, key: str, record: KeyRecord, entry_at: datetime) -> bool:
         """Ends the second check of a key: it is no longer due, unless it is leased again."""
         if self.store.index_apart:
             await self.leave(key, entry_at)
             return True
-        if kept.recheck_at is None:
+        if record.recheck_at is None:
             return True
-        return await self.store.store(key, replace(kept, recheck_at=None)) is not None
+        return await self.store.store(key, replace(record, recheck_at=None)) is not None
 
     async def leave(self, key: str, due_at: datetime) -> None:
         """Deletes an outdated index entry."""
@@ -223,9 +227,9 @@ class KeyStates(LeaseCore):
     async def read_as_holder(self, lease: Lease) -> KeyRecord:
         """The current record, if the caller is the holder: something may have been staged through another process. A
         caller that only reads need not name the transaction."""
-        kept = await self.store.read(lease.key)
-        if kept is not None and kept.lease is not None and not lease.transaction:
-            lease = replace(lease, transaction=kept.lease.transaction)
+        record = await self.store.read(lease.key)
+        if record is not None and record.lease is not None and not lease.transaction:
+            lease = replace(lease, transaction=record.lease.transaction)
         return await self.checked(lease)
 
     async def _stage(self, lease: Lease, change: Change, *, enlisted: bool = False) -> Changed:
@@ -244,6 +248,6 @@ class KeyStates(LeaseCore):
             return await self.change(lease, checked)
 
     def _explicit(self, lease: Lease) -> Lease | None:
-        kept = self.store.cached_with_lease(lease.key, lease.id)
-        current = None if kept is None else kept.lease
+        record = self.store.cached_with_lease(lease.key, lease.id)
+        current = None if record is None else record.lease
         return current if current is not None and current.explicit else None

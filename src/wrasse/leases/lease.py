@@ -1,9 +1,9 @@
-"""The stored form of leases and keys, and the rules for changing them at a given store time. Pure.
+"""The stored form of leases and keys, the rules for changing them at a given store time, and the refusals. Pure.
 
 A `KeyRecord` is everything about a key: its lease, its version, its current state object. It changes by one conditional
 write. State objects are written once, under unique names, and are ignored until the record names them: a commit is
 atomic, and a late writer changes nothing that is read. A `Lease` is part of the record; the holder presents it with
-each call.
+each call. Refusals are a closed set of codes, the same in Python, in the CLI and over HTTP.
 
 A lease ends at `expires_at`, whether or not its record was cleared. Another acquirer waits `margin` longer, because its
 estimate of the store's clock may be wrong; the holder stops that much earlier. After a lease that expired the key stays
@@ -13,8 +13,6 @@ unix milliseconds, above every token of a deleted record.
 
 These are structs and not dataclasses, because every operation copies some of them: a tenth of its cost otherwise. They
 cannot be part of a reference cycle, so they are exempt from garbage collection.
-
-Refusals of key operations: a closed set of codes, the same in Python, in the CLI and over HTTP.
 """
 
 from __future__ import annotations
@@ -36,6 +34,7 @@ DROPPED_MAX = 4
 RECHECK_AFTER = timedelta(hours=1)
 """A holder may write an object this long after its lease ended; then the key is checked again."""
 _MILLISECOND = timedelta(milliseconds=1)
+_ENCODER = msgspec.json.Encoder()
 
 
 class Refusal(StrEnum):
@@ -243,7 +242,6 @@ class _Bare(msgspec.Struct, frozen=True, gc=False):
 
 _DECODER = msgspec.json.Decoder(KeyRecord)
 _BARE_DECODER = msgspec.json.Decoder(_Bare)
-_ENCODER = msgspec.json.Encoder()
 
 
 def _encode_bare(record: KeyRecord) -> bytes:

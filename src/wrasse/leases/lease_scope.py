@@ -1,28 +1,23 @@
-"""Context managers that hold a lease on a key, with its state, for the length of a block.
+"""Context managers that lease one key, or several keys in one transaction, for the length of a block.
 
-    async with lease_key(leases, "orders/42", owner, ttl, clock) as lease:
+    options = LeaseOptions("me", ttl)
+    async with lease_key(leases, "orders/42", options, clock) as lease:
         lease.state["paid"] = True         # the committed state, decoded
         await lease.save(lease.state)      # staged; committed when the block ends without an error
 
-The lease is renewed at a third of its time. When it is lost (another holder has the key, or it could not be renewed
-before it ended on the local monotonic clock) the body is cancelled and LeaseLost is raised instead, so that no work
-continues under an expired lease. Writes of the body to other systems should still carry `lease.token`: the lease avoids
-duplicate work, the token protects data. If the body raises, what was staged is rolled back. A commit that comes too
-late raises LeaseLost.
-
-The operations on leased keys: `Leases` in this process, `LeaseClient` over HTTP. Same methods, same errors.
-
-A context manager that changes several keys in one transaction.
-
-    async with transact(leases, id, owner, ttl, clock) as change:
+    async with transact(leases, id, options, clock) as change:
         mine, yours = await change.lease_all("accounts/a", "accounts/b")
         await mine.save(mine.state - 10)           # staged; invisible to others
-        await yours.save(yours.state + 10)
-    # committed here, both or neither; a body that raises changes nothing
+        await yours.save(yours.state + 10)         # committed at the end of the block, both or neither
 
-Every lease is renewed separately; when one is lost, the body is cancelled and everything is rolled back. LeaseLost
-means that nothing was changed. StoreUnavailable at the end names the transaction, so that its outcome can be queried
-later.
+Each lease is renewed at a third of its time. When one is lost (another holder has the key, or it could not be renewed
+before it ended on the local monotonic clock) the body is cancelled and LeaseLost is raised instead, so that no work
+continues under an expired lease. Writes of the body to other systems should still carry `lease.token`: the lease avoids
+duplicate work, the token protects data. If the body raises, what was staged is rolled back; a commit that comes too
+late raises LeaseLost. LeaseLost from a transaction means that nothing was changed. StoreUnavailable at its end names
+the transaction, so that its outcome can be queried later.
+
+`Operations` are those on leased keys: `Leases` in this process, `LeaseClient` over HTTP. Same methods, same errors.
 """
 
 from __future__ import annotations
@@ -30,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -52,13 +48,11 @@ if TYPE_CHECKING:
     from wrasse.leases.leases import Leases
 
 Operations: TypeAlias = "Leases | LeaseClient"
-Opening: TypeAlias = Callable[[], "Awaitable[Operations]"]
-"""Opens them when they are first needed."""
+Opening: TypeAlias = Callable[[], "Awaitable[Operations]"]  # opens them when they are first needed
 AttachmentOperations: TypeAlias = "Attachments | RemoteAttachments"
 RETRY = 0.25  # seconds between two attempts to renew while the store is unavailable
 RELEASE_MAX = 5.0  # seconds; a lease that cannot be released expires
 OVER = (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED, Refusal.FENCING_MISMATCH)
-WAIT = timedelta(seconds=30)  # resolves deadlocks between two transactions that wait for each other's keys
 DECIDE_MAX = 15.0  # seconds in which the decision is retried while the store is unavailable
 
 
@@ -285,20 +279,25 @@ class Keeper:
             self._body.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseOptions:
+    """How keys are leased. `wait`: how long to wait for a key that another holder has, None for ever."""
+
+    owner: str
+    ttl: timedelta
+    namespace: str = ""
+    wait: timedelta | None = None
+
+
 async def acquire_key(
-    operations: Operations,
-    key: str,
-    owner: str,
-    ttl: timedelta,
-    clock: Clock,
-    *,
-    namespace: str,
-    wait: timedelta | None,
-    transaction: str = "",
+    operations: Operations, key: str, options: LeaseOptions, clock: Clock, *, transaction: str = ""
 ) -> LeasedKey:
     """The leased key; LeaseLost if another holder had it for the whole wait."""
+    owner, wait = options.owner, options.wait
     try:
-        record = await operations.acquire(key, owner, namespace=namespace, ttl=ttl, wait=wait, transaction=transaction)
+        record = await operations.acquire(
+            key, owner, namespace=options.namespace, ttl=options.ttl, wait=wait, transaction=transaction
+        )
     except KeyRefused as refused:
         if refused.code is not Refusal.WAITING or wait is None:
             raise
@@ -306,30 +305,18 @@ async def acquire_key(
             f"another holder had the lease of {key!r} for all of {format_duration(wait)}",
             do="wait longer, see who has it, or lease several keys in one order everywhere, as lease_all does",
         ) from None
-    return LeasedKey(operations, record, ttl, clock)
+    return LeasedKey(operations, record, options.ttl, clock)
 
 
 class lease_key:
-    """The context manager, in lower case like asyncio.timeout. `wait`: how long to wait for the key, None for ever."""
+    """The context manager for one key, in lower case like asyncio.timeout."""
 
-    def __init__(
-        self,
-        operations: Operations | Opening,
-        key: str,
-        owner: str,
-        ttl: timedelta,
-        clock: Clock,
-        *,
-        namespace: str = "",
-        wait: timedelta | None = None,
-    ) -> None:
-        self._opening = operations
-        self._acquiring = (key, owner, ttl, clock)
-        self._namespace, self._wait = namespace, wait
+    def __init__(self, operations: Operations | Opening, key: str, options: LeaseOptions, clock: Clock) -> None:
+        self._opening, self._key, self._options, self._clock = operations, key, options, clock
 
     async def __aenter__(self) -> LeasedKey:
         self._operations = await self._opening() if callable(self._opening) else self._opening
-        self._leased = await acquire_key(self._operations, *self._acquiring, namespace=self._namespace, wait=self._wait)
+        self._leased = await acquire_key(self._operations, self._key, self._options, self._clock)
         self._keeper = Keeper()
         self._keeper.keep(self._leased)
         try:
@@ -365,23 +352,13 @@ class lease_key:
 
 
 class transact:
-    """The context manager, in lower case like asyncio.timeout, and the keys of one transaction. `id` is its name, by
-    which other processes can query its outcome. `wait`: how long to wait for each key, None for ever."""
+    """The context manager for a transaction, in lower case like asyncio.timeout. `id` is its name, by which other
+    processes can query its outcome. A limit to the wait resolves deadlocks of two transactions that wait for each
+    other's keys."""
 
-    def __init__(
-        self,
-        operations: Operations | Opening,
-        id: str,
-        owner: str,
-        ttl: timedelta,
-        clock: Clock,
-        *,
-        namespace: str = "",
-        wait: timedelta | None = WAIT,
-    ) -> None:
+    def __init__(self, operations: Operations | Opening, id: str, options: LeaseOptions, clock: Clock) -> None:
         self.id = id
-        self._opening, self._clock, self._namespace = operations, clock, namespace
-        self._owner, self._ttl, self._wait = owner, ttl, wait
+        self._opening, self._options, self._clock = operations, options, clock
         self._leased: list[LeasedKey] = []
 
     async def __aenter__(self) -> Self:
@@ -393,16 +370,8 @@ class transact:
         """Adds a key to the transaction; waits for it up to `wait`."""
         if self._keeper.ending:
             raise UsageError(f"the transaction {self.id} is over", do="lease every key inside the block")
-        leased = await acquire_key(
-            self._operations,
-            key,
-            self._owner,
-            self._ttl,
-            self._clock,
-            namespace=self._namespace if namespace is None else namespace,
-            wait=self._wait,
-            transaction=self.id,
-        )
+        options = self._options if namespace is None else replace(self._options, namespace=namespace)
+        leased = await acquire_key(self._operations, key, options, self._clock, transaction=self.id)
         self._leased.append(leased)
         self._keeper.keep(leased)
         await leased.load()

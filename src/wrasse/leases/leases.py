@@ -19,7 +19,7 @@ from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
 from wrasse.leases.attachments import Attachments
 from wrasse.leases.cleanup import BackgroundTasks
 from wrasse.leases.core import EXACT, leases_in
-from wrasse.leases.key_state import KeyStates
+from wrasse.leases.key_state import KeyStates, NamespaceParts
 from wrasse.leases.lease import AcquireRequest, KeyRecord, KeyRefused, Lease, Over, Refusal, Staged, StateObject, Terms
 from wrasse.leases.names import Xids, checked_key, checked_namespace, checked_transaction
 from wrasse.leases.store import LeaseTally
@@ -57,6 +57,19 @@ class TooShort(UsageError):
     """A lease shorter than the clock margin: it would end for its holder before it could be used."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeasePolicy:
+    """`ttl_max`: the longest lease that is granted. `replay`: how often transactions that crashed processes left are
+    finished while there is traffic; 0: never."""
+
+    terms: Terms = EXACT
+    ttl_max: timedelta = TTL_MAX
+    replay: timedelta = NO_REPLAY
+
+
+DEFAULT_POLICY = LeasePolicy()
+
+
 class Leases(Counting):
     """All namespaces of one store."""
 
@@ -65,16 +78,14 @@ class Leases(Counting):
         records: Callable[[Collection], Records],
         objects: Objects,
         clock: Clock,
+        policy: LeasePolicy = DEFAULT_POLICY,
         *,
-        terms: Terms = EXACT,
-        ttl_max: timedelta = TTL_MAX,
         traffic: Callable[[], None] = lambda: None,
         namespaces: Namespaces | None = None,
-        replay: timedelta = NO_REPLAY,
     ) -> None:
         super().__init__()
-        self.records, self.objects, self.clock, self.terms = records, objects, clock, terms
-        self._ttl_max, self._on_traffic = ttl_max, traffic
+        self.records, self.objects, self.clock, self.terms = records, objects, clock, policy.terms
+        self._ttl_max, self._on_traffic = policy.ttl_max, traffic
         self._keys: dict[str, KeyStates] = {}
         self._background = BackgroundTasks()
         self._xids = Xids(clock)
@@ -82,14 +93,28 @@ class Leases(Counting):
         self._acquiring = Acquiring(clock, self.tally, self._background)
         self.listeners = self._acquiring.listeners  # told of each key that may have become free
         self._transaction_log = TransactionLog(records, clock, self.tally)
+        self._shared = NamespaceParts(
+            records=records,
+            objects=objects,
+            clock=clock,
+            terms=policy.terms,
+            tally=self.tally,
+            background=self._background,
+            transaction_log=self._transaction_log,
+        )
         self._first_keys = FirstKeyFinder(
             lambda namespace: self.keys(namespace).enlisted_keys, records, clock, namespaces
         )
         wake = self._acquiring.wake
         self.transactions = Transactions(
-            self._transaction_log, self.keys, self._first_keys, terms, self._background, wake
+            transaction_log=self._transaction_log,
+            keys=self.keys,
+            first_keys=self._first_keys,
+            terms=policy.terms,
+            background=self._background,
+            wake=wake,
         )
-        self._replay = TransactionReplay(self.transactions, clock, replay)
+        self._replay = TransactionReplay(self.transactions, clock, policy.replay)
         self.attachments = Attachments(self.keys, clock, self.note_traffic)
 
     @property
@@ -103,16 +128,7 @@ class Leases(Counting):
         if keys is None:
             if len(self._keys) >= NAMESPACES_MAX:
                 self._keys.pop(next(iter(self._keys)))
-            keys = self._keys[namespace] = KeyStates(
-                namespace,
-                self.records(leases_in(namespace)),
-                self.objects,
-                self.clock,
-                self._transaction_log,
-                terms=self.terms,
-                tally=self.tally,
-                background=self._background,
-            )
+            keys = self._keys[namespace] = KeyStates(namespace, self._shared)
         return keys
 
     @counted("acquire")
@@ -144,9 +160,9 @@ class Leases(Counting):
             transaction = self._xids.marked()
             self._first_keys.made(transaction, namespace, key)
         request = AcquireRequest(owner, ttl, id or self._xids.new(), transaction, explicit, if_not_exists)
-        kept = await self._acquiring.acquired(self.keys(namespace), key, request, wait, named=bool(id))
+        record = await self._acquiring.acquired(self.keys(namespace), key, request, wait, named=bool(id))
         self.tally.acquired += 1
-        return replace(kept, lease=replace(kept.granted, key=key, namespace=namespace))
+        return replace(record, lease=replace(record.granted, key=key, namespace=namespace))
 
     @counted("keepalive")
     async def renew(self, lease: Lease, ttl: timedelta) -> Lease:
@@ -180,17 +196,17 @@ class Leases(Counting):
         keys = self.keys(namespace)
         before: KeyRecord | None = None
         for _ in range(READS_MAX):
-            kept = await keys.read(key)
-            if kept is None or kept.state is None:
+            record = await keys.read(key)
+            if record is None or record.state is None:
                 return None
-            if before is not None and before.stored == kept.stored and before.state == kept.state:
+            if before is not None and before.stored == record.stored and before.state == record.state:
                 raise _missing_object(key)
             try:
-                data = await keys.versions.read(kept.state)
+                data = await keys.versions.read(record.state)
             except Gone:
-                before = kept  # replaced and deleted since the record was read: read it again
+                before = record  # replaced and deleted since the record was read: read it again
                 continue
-            return KeyStateRead(data, kept.version, kept.etag, kept.token)
+            return KeyStateRead(data, record.version, record.etag, record.token)
         raise _missing_object(key)
 
     @counted("update")

@@ -48,7 +48,7 @@ class LeaseManager:
 
     async def release(self, lease: Lease, *, commit: bool = True) -> bool:
         """Releases the key; False if the lease had ended. There is nothing to commit."""
-        released = await self._core.give_back(lease)
+        released = await self._core.roll_back(lease)
         self._acquiring.wake("", lease.key)
         return released
 

@@ -1,4 +1,4 @@
-"""Valid namespaces and keys, and the object names of their parts. Pure.
+"""Valid namespaces and keys, the object names of their parts, and ids of leases and transactions. Pure.
 
     <namespace>/meta/<key>.json                       the record: lease, version, current state object
     <namespace>/.lease-index/<hour>/<key>             index entry in the hour when the lease should expire
@@ -6,11 +6,10 @@
 
 No segment of a key begins with a dot, so user names cannot collide with internal ones.
 
-Ids of leases and transactions in the format that lockd's clients expect: 20 characters of 0-9a-v, twelve bytes.
-
-Four bytes of seconds, five random, three of a counter: they sort roughly by time, are unique, and cannot be predicted
-from others, since knowing the id of a transaction is enough to decide it. In a marked id, two of the random bytes are a
-checksum of the rest: it shows that a server generated the id.
+Ids (`Xids`) have the format that lockd's clients expect: 20 characters of 0-9a-v, twelve bytes. Four bytes of seconds,
+five random, three of a counter: they sort roughly by time, are unique, and cannot be predicted from others, since
+knowing the id of a transaction is enough to decide it. In a marked id, two of the random bytes are a checksum of the
+rest: it shows that a server generated the id.
 """
 
 from __future__ import annotations

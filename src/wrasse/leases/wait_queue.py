@@ -157,7 +157,7 @@ class Acquiring:
         that a write still on its way has no effect."""
         answer = await keys.try_acquire(key, request)
         if isinstance(answer, KeyRecord):
-            await keys.give_back(replace(answer.granted, key=key))
+            await keys.roll_back(replace(answer.granted, key=key))
         self.wake(keys.namespace, key)
 
     async def _waiting(self, keys: LeaseCore, key: str, busy: Busy | None) -> KeyRefused:

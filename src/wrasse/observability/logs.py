@@ -85,7 +85,11 @@ class LogHandler(logging.Handler):
             self._tally.suppressed_lines += 1
             return
         window.passed += 1
-        line = {"level": _level(record), "ts": _instant(datetime.fromtimestamp(record.created, UTC)), "msg": text}
+        line = {
+            "level": _NAMES.get(min(record.levelno, logging.ERROR), "info"),
+            "ts": _instant(datetime.fromtimestamp(record.created, UTC)),
+            "msg": text,
+        }
         self._write(line | self._fields(record))
 
     def settle(self) -> None:
@@ -190,10 +194,6 @@ def _value(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_value(each) for each in value[:20]]
     return scrub(str(value))[:VALUE_CHARS_MAX]
-
-
-def _level(record: logging.LogRecord) -> str:
-    return _NAMES.get(min(record.levelno, logging.ERROR), "info")
 
 
 def _instant(at: datetime) -> str:

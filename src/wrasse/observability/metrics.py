@@ -40,48 +40,14 @@ _ORPHANS: Mapping[str, tuple[tuple[str, ...], str]] = {  # to names of a scan's 
     "due_bytes": (("due_bytes",), "bytes of these"),
     "quarantined": (("in_quarantine", "purged", "healed", "written_again"), "units in quarantine"),
 }
-_SCANNED_AT = "last_look_timestamp_seconds"
+_SCANNED_AT = "last_scan_timestamp_seconds"
 _ORPHAN_LAG = "commit_lag"
 _ABOUT_ORPHANS = {
     _SCANNED_AT: "when a scan was last complete, unix time",
     _ORPHAN_LAG: "units whose first reference was found by the last complete scan, by its delay after their last write",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class OrphanFacts:
-    """One root and its last complete scan."""
-
-    root: str
-    last: CompleteScan
-
-
-def _orphan_gauges(facts: Sequence[OrphanFacts]) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
-    """Each gauge by its name, with a sample per root."""
-    for name, (parts, _) in _ORPHANS.items():
-        yield name, [((each.root,), sum(each.last.counts.get(part, 0) for part in parts)) for each in facts]
-    yield _SCANNED_AT, [((each.root,), each.last.at.timestamp()) for each in facts]
-
-
-def _orphan_lags(facts: Sequence[OrphanFacts]) -> list[tuple[tuple[str, ...], float]]:
-    """The number of references by root and bound of their lag."""
-    return [((each.root, bound), count) for each in facts for bound, count in verdict.histogram(each.last.counts)]
-
-
 STUCK_JOBS = "stuck_jobs"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class MetricDescription:
-    """One metric: its name, kind, labels and meaning."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    doc: str
-
-
 _MESSAGES = {  # the fields of StreamTally
     "delivered": "messages handed to handlers of this process",
     "again": "of these, messages that had been delivered before",
@@ -107,7 +73,6 @@ _LAG = {  # the fields of the archiver's lag
     "bytes": "approximate bytes of these",
     "seconds": "age of the oldest of them",
 }
-
 _RETENTION = {  # to the fields of RetentionTally
     "entries_trimmed": ("trimmed", "entries of streams that were older than their retention"),
     "entries_lost": ("lost", "of these, entries that a protecting group had not acked, where a rule allows that"),
@@ -131,6 +96,32 @@ _LEASES = {  # to the fields of LeaseTally
     "transactions_replayed": ("replayed", "transactions finished by these"),
     "decisions_deleted": ("decisions_deleted", "expired decision records that were deleted"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanFacts:
+    """One root and its last complete scan."""
+
+    root: str
+    last: CompleteScan
+
+
+def _orphan_gauges(facts: Sequence[OrphanFacts]) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
+    """Each gauge by its name, with a sample per root."""
+    for name, (parts, _) in _ORPHANS.items():
+        yield name, [((each.root,), sum(each.last.counts.get(part, 0) for part in parts)) for each in facts]
+    yield _SCANNED_AT, [((each.root,), each.last.at.timestamp()) for each in facts]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDescription:
+    """One metric: its name, kind, labels and meaning."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    doc: str
+
 
 METRICS: Mapping[str, MetricDescription] = {
     each.name: each
@@ -223,7 +214,9 @@ METRICS: Mapping[str, MetricDescription] = {
             (),
             "failed calls of workers because a backend was unavailable",
         ),
-        MetricDescription("wrasse_beats_restarted_total", "counter", (), "heartbeat processes that were restarted"),
+        MetricDescription(
+            "wrasse_heartbeats_restarted_total", "counter", (), "heartbeat processes that were restarted"
+        ),
         MetricDescription("wrasse_spans_sent_total", "counter", (), "spans accepted by a receiver"),
         MetricDescription(
             "wrasse_spans_lost_total", "counter", (), "spans dropped because too many waited, or not accepted"
@@ -333,7 +326,7 @@ def _jobs(tally: Tally) -> Iterator[Metric]:
     yield _durations(tally.durations)
     yield _family("worker_active", [((), tally.active)])
     yield _family("wrasse_backend_unavailable_total", [((), tally.unavailable)])
-    yield _family("wrasse_beats_restarted_total", [((), tally.heartbeats_restarted)])
+    yield _family("wrasse_heartbeats_restarted_total", [((), tally.heartbeats_restarted)])
 
 
 def _durations(durations: Durations) -> Metric:
@@ -408,7 +401,8 @@ def _leases(facts: LeaseFacts | None) -> Iterator[Metric]:
 def _orphans(facts: Sequence[OrphanFacts]) -> Iterator[Metric]:
     for name, samples in _orphan_gauges(facts):
         yield _family(f"wrasse_orphans_{name}", samples)
-    yield _family(f"wrasse_orphans_{_ORPHAN_LAG}", _orphan_lags(facts))
+    lags = [((each.root, bound), count) for each in facts for bound, count in verdict.histogram(each.last.counts)]
+    yield _family(f"wrasse_orphans_{_ORPHAN_LAG}", lags)
 
 
 def _retention(tally: RetentionTally | None) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""The merge of listing, references and sightings, all in key order, in constant memory.
+"""The merge of listing, references and sightings, all in key order, in constant memory. Pure.
 
 Every unit that is listed or sighted is processed once, with the reference that protects it. The evidence of a unit's
 group is complete only at the end of the group, so a bounded number of orphans waits for it.
@@ -6,8 +6,6 @@ group is complete only at the end of the group, so a bounded number of orphans w
 `Window` reads the references in key order: which of them protects a unit, and what they say about its group. Only the
 prefixes that cover the current unit are kept, so memory depends on their nesting depth, not on their number. References
 out of order are an error: a database with another collation than the listing would make referenced objects orphans.
-
-Sightings and references converted to and from their spool form. Pure.
 """
 
 from __future__ import annotations
@@ -41,6 +39,7 @@ from wrasse.ports.objects import OpenUpload, raw_key
 from wrasse.ports.sightings import Change, Evidence, NewSighting, Sighting, SightingState, Unseen
 
 _ESCAPED = "%bytes/"  # no root begins like this
+WAITING_MAX = 5_000  # orphans of one group that wait for its end
 
 
 class Covering:
@@ -146,9 +145,6 @@ def stronger(one: Referred | None, other: Referred) -> Referred:
     if one is None or (other.live, other.ended) > (one.live, one.ended):
         return other
     return one
-
-
-WAITING_MAX = 5_000  # orphans of one group that wait for its end
 
 
 class ScanTally:

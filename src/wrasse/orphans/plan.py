@@ -29,6 +29,7 @@ from wrasse.private_files import open_private
 FORMAT = "wrasse orphans plan 1"
 LINE_BYTES_MAX = 16 << 20
 FRESH_MIN = timedelta(hours=1)  # a person needs time to read it
+_ANEW = "make a new plan: wrasse orphans plan"
 
 
 class PlanFile(msgspec.Struct, frozen=True):
@@ -111,9 +112,6 @@ class SavedPlan:
         return ScanResult(made, self, armed=True)
 
 
-_ANEW = "make a new plan: wrasse orphans plan"
-
-
 def write_plan(path: Path, root: Root, result: ScanResult, planned: Iterable[Suspected]) -> Header:
     """Writes a plan; the file gets its final name when it is complete."""
     body, digest, lines = Path(f"{path}.body"), hashlib.sha256(), 0
@@ -126,19 +124,19 @@ def write_plan(path: Path, root: Root, result: ScanResult, planned: Iterable[Sus
                 lines += 1
         made = result.scan
         header = Header(
-            FORMAT,
-            root.name,
-            root.store,
-            root.digest,
-            made.id,
-            made.number,
-            made.at,
-            made.snapshot_at,
-            made.tick,
-            result.needs_approval,
-            made.counts,
-            lines,
-            digest.hexdigest(),
+            format=FORMAT,
+            root=root.name,
+            store=root.store,
+            digest=root.digest,
+            scan=made.id,
+            number=made.number,
+            at=made.at,
+            snapshot_at=made.snapshot_at,
+            tick=made.tick,
+            needs_approval=result.needs_approval,
+            counts=made.counts,
+            lines=lines,
+            sha256=digest.hexdigest(),
         )
         with open(f"{path}.part", "wb", opener=open_private) as whole, open(body, "rb") as file:
             whole.write(_encode(header) + b"\n")
@@ -191,38 +189,38 @@ def check_plan(header: Header, root: Root, standing: Standing, *, allow: str) ->
 def _line(suspected: Suspected) -> PlanLine:
     known = suspected.known
     return PlanLine(
-        suspected.verb,
-        name_of(known.unit),
-        suspected.reason,
-        known.evidence,
-        from_micros(known.first_at).isoformat(timespec="seconds"),
-        known.size,
-        [PlanFile(name_of(each.key), each.version, each.size, each.modified) for each in unpack(known.files)],
-        known.fingerprint,
-        known.first_scan,
-        known.first_at,
-        known.first_tick,
-        known.state,
-        known.state_scan,
-        known.state_at,
-        known.state_tick,
+        verb=suspected.verb,
+        unit=name_of(known.unit),
+        reason=suspected.reason,
+        evidence=known.evidence,
+        since=from_micros(known.first_at).isoformat(timespec="seconds"),
+        size=known.size,
+        files=[PlanFile(name_of(each.key), each.version, each.size, each.modified) for each in unpack(known.files)],
+        fingerprint=known.fingerprint,
+        first_scan=known.first_scan,
+        first_at=known.first_at,
+        first_tick=known.first_tick,
+        state=known.state,
+        state_scan=known.state_scan,
+        state_at=known.state_at,
+        state_tick=known.state_tick,
     )
 
 
 def _suspected(line: PlanLine) -> Suspected:
     files = [SpooledObject(unit_of(each.key), each.size, each.version, each.modified) for each in line.files]
     known = KnownSighting(
-        unit_of(line.unit),
-        line.evidence,
-        line.fingerprint,
-        line.size,
-        pack(files),
-        line.first_scan,
-        line.first_at,
-        line.first_tick,
-        line.state,
-        line.state_scan,
-        line.state_at,
-        line.state_tick,
+        unit=unit_of(line.unit),
+        evidence=line.evidence,
+        fingerprint=line.fingerprint,
+        size=line.size,
+        files=pack(files),
+        first_scan=line.first_scan,
+        first_at=line.first_at,
+        first_tick=line.first_tick,
+        state=line.state,
+        state_scan=line.state_scan,
+        state_at=line.state_at,
+        state_tick=line.state_tick,
     )
     return Suspected(line.verb, known, line.reason)

@@ -29,6 +29,9 @@ from wrasse.ports.objects import DELETES_MAX, ObjectDelete, ObjectHead, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.sightings import Sighting, SightingChange, Sightings, SightingState
 
+SETTLED_MAX = 10_000  # cached; beyond that a unit is tried again in each scan
+_UNASKED = (RESTORE, DISCARD)  # the object at its key is not touched, so references are not queried
+
 
 def ordered(files: Sequence[SpooledObject], marker: str) -> list[SpooledObject]:
     """Files in the order of deletion: markers first."""
@@ -64,7 +67,8 @@ class Trash:
 
     async def take(self, scan: str, files: Sequence[SpooledObject]) -> Outcome:
         """Restores files. `conflict` if another object exists at the key; then the copy stays."""
-        ends = [await self._take(self._key(scan, file), file) for file in _restore_order(files, self._root.marker)]
+        files = ordered(files, self._root.marker)[::-1]  # markers last
+        ends = [await self._take(self._key(scan, file), file) for file in files]
         for worst in (Outcome.FAILED, Outcome.UNKNOWN, Outcome.CONFLICT):
             if worst in ends:
                 return worst
@@ -160,14 +164,6 @@ class Trash:
         except Gone:
             return b""
         return digest.digest()
-
-
-def _restore_order(files: Sequence[SpooledObject], marker: str) -> list[SpooledObject]:
-    return ordered(files, marker)[::-1]
-
-
-SETTLED_MAX = 10_000  # cached; beyond that a unit is tried again in each scan
-_UNASKED = (RESTORE, DISCARD)  # the object at its key is not touched, so references are not queried
 
 
 class Removal:

@@ -1,4 +1,4 @@
-"""The configuration of one root: where to search for orphans, the shape of keys, and safety limits. Pure.
+"""The configuration of one root: where to search for orphans, the shape of keys, references, and safety limits.
 
 A grace shorter than the time that a write may take is refused: it would delete what is being written.
 
@@ -6,15 +6,13 @@ A template describes the keys below a root: `archives/{id}/{op_id}/{file}`. Ever
 a path, `{file*}` for any number of them. The directory of the last part is the unit: its files are removed together.
 The directory of the owner is the group. A key of any other shape is foreign: it is reported and never touched.
 
-The `workspaces` preset: the references of a table with `id`, `archive_key`, `op_id` and `deleted_at`. Pure.
+The `workspaces` preset reads references from a table with `id`, `archive_key`, `op_id` and `deleted_at`. A row protects
+the directory of its `archive_key`, and `<prefix><id>/<op_id>/` in every state, until it is soft-deleted and no
+operation runs on it any more. The queries are plain SQL that every database understands.
 
-A row protects the directory of its `archive_key`, and `<prefix><id>/<op_id>/` in every state, until it is soft-deleted
-and no operation runs on it any more. The queries are plain SQL that every database understands.
-
-Pins: keys to keep regardless of the database, from a file that is read in every scan.
-
-One key per line; one that ends in `/` is a directory. Empty lines and lines that begin with # are ignored. A file that
-cannot be read is an error: without it, pinned objects would count as orphans.
+Pins are keys to keep regardless of the database, from a file that is read in every scan: one key per line; one that
+ends in `/` is a directory; empty lines and lines that begin with # are ignored. A file that cannot be read is an error:
+without it, pinned objects would count as orphans.
 """
 
 from __future__ import annotations
@@ -39,12 +37,16 @@ from wrasse.ports.sightings import Evidence
 
 DIRECTORY = "directory"
 OBJECT = "object"
-NOBODY = "none"
+NO_OWNER = "none"
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)(\*?)\}")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # how Python represents a byte of an argument that is not UTF-8
 _BRACE = re.compile(r"[{}]")
 _TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
 PINS_MAX = 100_000
+TRASH = ".trash/"
+MOVE = "move"
+MARK = "mark"
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def parse_template(text: str, *, unit: str = DIRECTORY, owner: str = "") -> Temp
 
 def _owner_segment(text: str, segments: list[str], owner: str, unit: str) -> int | None:
     """The index of the group's directory, which must be above the unit; None without one."""
-    if owner == NOBODY:
+    if owner == NO_OWNER:
         return None
     last = len(segments) - (2 if unit == DIRECTORY else 1)
     for index, segment in enumerate(segments):
@@ -147,12 +149,6 @@ def _expression(segment: str) -> str:
 
 def _wrong(text: str, why: str) -> ConfigError:
     return ConfigError(f"{text!r} is not a valid template of keys: {why}", do="write archives/{id}/{op_id}/{file}")
-
-
-TRASH = ".trash/"
-MOVE = "move"
-MARK = "mark"
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,11 @@ is no verdict. A dry scan is the same without the commit.
 
 Plausibility: a database that returns too little makes a store appear full of orphans. So the counts are compared with
 those of the last accepted scan: before any verdict, rows, matches and vanished references; before any removal, how much
-is due. An operator can approve each once by naming the scan.
+is due. An operator can approve each once by naming the scan. The operator also arms a root, for one configuration:
+after a change it only plans until it is armed again.
 
 Spools: a directory per root, and in it one per running scan, locked by its process; an unlocked one was left by a
 process that died, and is removed. One file of the last complete scan is kept: its protected units, for the next scan.
-
-The operator's approvals for a root: that it is armed, and that one refused scan was correct. Pure.
-
-A root is armed for one configuration: after a change it only plans until it is armed again.
 """
 
 from __future__ import annotations
@@ -62,6 +59,14 @@ from wrasse.private_files import make_private_folders
 AS_MUCH = 0.95
 Counts = Mapping[str, int]
 FEW = 3  # absolute tolerance, since shares mean nothing in a small root
+_SCAN_ID = re.compile(r"[0-9A-Z]{26}")
+_PROTECTED = ".protected"
+_PROTECTED_KEPT = 2  # that of the last scan, and one more for a conflict with another process's commit
+LIST_PAGE = 1_000
+ROW_PAGE = 1_000
+UPLOADS_MAX = 10_000  # unfinished uploads that one scan reads
+NOTES_MAX = 250_000  # new sightings of one scan; the rest are noted by the next
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -177,11 +182,6 @@ def _unmatched(counts: Counts) -> int:
     return counts.get("rows_live", 0) - counts.get("matched", 0)
 
 
-_SCAN_ID = re.compile(r"[0-9A-Z]{26}")
-_PROTECTED = ".protected"
-_PROTECTED_KEPT = 2  # that of the last scan, and one more for a conflict with another process's commit
-
-
 class Workplace:
     """The spool directory of one root."""
 
@@ -238,13 +238,6 @@ def _locked(place: Path) -> bool:
         finally:
             os.close(lock)
     return True
-
-
-LIST_PAGE = 1_000
-ROW_PAGE = 1_000
-UPLOADS_MAX = 10_000  # unfinished uploads that one scan reads
-NOTES_MAX = 250_000  # new sightings of one scan; the rest are noted by the next
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class ScanProgress:

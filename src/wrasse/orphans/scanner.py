@@ -26,6 +26,23 @@ TOO_LARGE = "plan too large"
 _UPLOAD = "%upload/"  # no root begins like this
 ODD_MIN = 5  # in one batch, and more than the share, before a run is stopped for it
 ODD_SHARE = 0.05
+KEPT = (
+    "protected",
+    "young",
+    "newest",
+    "too_large",
+    "found",
+    "restarted",
+    "waiting",
+    "rescued",
+    "vanished",
+    "due",
+    "in_quarantine",
+    "healed",
+    "purged",
+    "written_again",
+    "foreign",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,22 +192,3 @@ class RemovalWatch(Guard):
         if late := warning(counts, root.graces.superseded):
             said.append(late)
         return "; ".join(said)
-
-
-KEPT = (
-    "protected",
-    "young",
-    "newest",
-    "too_large",
-    "found",
-    "restarted",
-    "waiting",
-    "rescued",
-    "vanished",
-    "due",
-    "in_quarantine",
-    "healed",
-    "purged",
-    "written_again",
-    "foreign",
-)

@@ -1,4 +1,4 @@
-"""The verdict on one unit in one scan. Pure: the merge collects the facts, this file decides.
+"""Units, files that are removed together, and the verdict on one unit in one scan. Pure: the merge collects the facts.
 
 referenced              keep; forget a sighting, restore what is in quarantine
 young, newest, large    keep; forget a sighting
@@ -8,12 +8,9 @@ orphan for its grace    due: quarantine, or delete where there is none
 in quarantine for its time, and still an orphan: purge
 in quarantine, written again and referenced: the present object counts; its old copy is purged after its time
 
-Reference lag: the time from the last write of an object to the reference to it. Pure.
-
-The grace of superseded objects must be longer, so the lag is measured: for each unit that has a reference now and was
-listed without one by the last scan, the time since it was written.
-
-Units: files that are removed together, grouped from an ordered listing. Pure.
+Reference lag, the time from the last write of an object to the reference to it, must be shorter than the grace of
+superseded objects. So it is measured: for each unit that has a reference now and was listed without one by the last
+scan, the time since it was written.
 """
 
 from __future__ import annotations

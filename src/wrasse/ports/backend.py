@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from wrasse.ports.groups import Groups
-    from wrasse.ports.guard import HealthSample, PlainLocks
+    from wrasse.ports.guard import HealthSample, NamedLocks
     from wrasse.ports.inconsistency import JobFsck, Strays
     from wrasse.ports.job_lists import JobLists
     from wrasse.ports.jobs import JobQueue
@@ -58,13 +58,13 @@ class Capabilities:
     surveys: bool = False
     """Reads the state of many streams in one request. Without it each stream is asked for by itself."""
 
-    damages: bool = False
+    fsck: bool = False
     """Keeps a job in several places, which `wrasse jobs fsck` compares. Without it there is nothing to compare."""
 
     strays: bool = False
     """Finds jobs that other programs claimed and left without a heartbeat."""
 
-    plain_locks: bool = False
+    named_locks: bool = False
     """Has locks that other programs take by SET NX, so that sweeps keep out of their way."""
 
     lists: bool = False
@@ -146,9 +146,9 @@ class Backend(ABC):
     limiter: Limiter | None = None
     sightings: Sightings | None = None
     surveys: Surveys | None = None
-    damages: JobFsck | None = None
+    fsck: JobFsck | None = None
     strays: Strays | None = None
-    plain_locks: PlainLocks | None = None
+    named_locks: NamedLocks | None = None
     lists: JobLists | None = None
     ages: ServerAges | None = None
 

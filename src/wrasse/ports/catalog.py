@@ -64,7 +64,7 @@ class CatalogSnapshot(Protocol):
 
 
 class Catalog(Protocol):
-    """The port."""
+    """The references of one root."""
 
     def snapshot(self) -> AbstractAsyncContextManager[CatalogSnapshot]:
         """Opens one consistent view; it lasts until the context ends."""

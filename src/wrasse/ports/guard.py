@@ -1,7 +1,7 @@
 """What pauses a run, and what guards ask of a backend: its health, and the locks that other programs take.
 
 Promise. `health_sample` says whether the backend answers, is still the same one and has lost anything; it never raises
-anything but StoreUnavailable. A lock of PlainLocks, one key with its owner's name and an expiry as other programs take
+anything but StoreUnavailable. A lock of NamedLocks, one key with its owner's name and an expiry as other programs take
 them, has one owner at a time; only the owner renews or releases it; one that is not renewed expires. It saves work and
 protects nothing: each write of its holder has a precondition of its own.
 
@@ -74,7 +74,7 @@ class Examined(Protocol):
         ...
 
 
-class PlainLocks(Protocol):
+class NamedLocks(Protocol):
     """Locks that other programs take by SET NX."""
 
     async def hold(self, key: str, owner: str, ttl: timedelta) -> str:

@@ -16,7 +16,7 @@ clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -32,6 +32,16 @@ HEADERS_BYTES_MAX = 64 << 10  # names and values of all headers of a job as JSON
 
 NOTHING: Mapping[str, str] = {}
 NONE = timedelta(0)
+BATCH_MAX = 1_000  # jobs in one call
+HISTORY_MAX = 20  # attempts remembered per job, the newest
+ERROR_CHARS_MAX = 2_000
+REQUESTS_KEPT = timedelta(seconds=60)
+IDS_KEPT = timedelta(days=30)
+GROUP_HEADER = "wrasse-group"  # of a callback: which group, how many members are done, how many dead
+GROUP_DONE_HEADER = "wrasse-group-done"
+GROUP_DEAD_HEADER = "wrasse-group-dead"
+GROUPS_KEPT = timedelta(days=30)  # how long a group whose callback was enqueued is remembered
+T = TypeVar("T")
 
 
 class JobState(StrEnum):
@@ -191,39 +201,6 @@ class JobInfo:
         """Its state, with `scheduled` for a job whose `not_before` is to come."""
         return _STATUSES[self.state] if self.not_before is None else JobStatus.SCHEDULED
 
-    @property
-    def freed(self) -> JobInfo:
-        """Without worker, claim times and reason: the info of a job that is ready again."""
-        return replace(
-            self, worker="", claimed_at=None, heartbeat_at=None, deadline=None, finished_at=None, reason=None, error=""
-        )
-
-    def spent(self, budget: Budget | None) -> JobInfo:
-        """With one more counted against this budget."""
-        match budget:
-            case Budget.FAILURES:
-                return replace(self, failures=self.failures + 1)
-            case Budget.RESCUES:
-                return replace(self, rescues=self.rescues + 1)
-            case Budget.INTERRUPTIONS:
-                return replace(self, interruptions=self.interruptions + 1)
-            case None:
-                return self
-
-    def claimed(self, job: Job) -> ClaimedJob:
-        """The job as its worker gets it."""
-        assert self.deadline is not None, "only running jobs have a worker"
-        return ClaimedJob(
-            job,
-            self.claim,
-            attempt=self.attempts,
-            failures=self.failures,
-            rescues=self.rescues,
-            interruptions=self.interruptions,
-            created_at=self.created_at,
-            deadline=self.deadline,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -310,18 +287,7 @@ def _utf8(job: Job, what: str, text: str) -> bytes:
         ) from None
 
 
-BATCH_MAX = 1_000  # jobs in one call
-HISTORY_MAX = 20  # attempts remembered per job, the newest
-ERROR_CHARS_MAX = 2_000
-REQUESTS_KEPT = timedelta(seconds=60)
-IDS_KEPT = timedelta(days=30)
-GROUP_HEADER = "wrasse-group"  # of a callback: which group, how many members are done, how many dead
-GROUP_DONE_HEADER = "wrasse-group-done"
-GROUP_DEAD_HEADER = "wrasse-group-dead"
-GROUPS_KEPT = timedelta(days=30)  # how long a group whose callback was enqueued is remembered
-
 NO_PROGRESS: Mapping[str, Progress] = {}
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,7 +466,7 @@ Move = Requeue | DeadLetterJob | RequeueDead | Cancel
 
 
 class JobQueue(Protocol):
-    """The port: ten methods."""
+    """All jobs of one backend: ten methods."""
 
     async def enqueue(
         self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()

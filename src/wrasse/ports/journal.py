@@ -115,7 +115,7 @@ def matches(line: Line, where: LineFilter) -> bool:
 
 
 class Journal(Protocol):
-    """The port."""
+    """The lines of all runs."""
 
     async def intend(self, intents: Sequence[Intent]) -> datetime:
         """Writes the intents, durably, all or none; gives the time they carry."""

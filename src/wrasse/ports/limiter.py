@@ -28,7 +28,7 @@ class Allowance:
 
 
 class Limiter(Protocol):
-    """The port."""
+    """The budgets of a backend."""
 
     async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:
         """Takes up to `count` out of the budget of this key."""

@@ -26,6 +26,10 @@ from wrasse.ports.page import Page
 
 MARKS_MAX = 1_000
 _decode_counts = msgspec.json.Decoder(dict[str, int]).decode
+COLUMNS = ("unit", "evidence", "fingerprint", "size", "files", "first_round", "first_at", "first_tick",
+           "state", "state_round", "state_at", "state_tick")  # fmt: skip
+Row = tuple[bytes, str, str, int, bytes, int, int, int, str, str, int | None, int]
+KINDS = ("bytea", "text", "text", "bigint", "bytea", "bigint", "bigint", "bigint", "text", "text", "bigint", "bigint")
 
 
 class Evidence(StrEnum):
@@ -120,7 +124,7 @@ class Standing:
 
 
 class Sightings(Protocol):
-    """The port. Every method names the root: roots share nothing."""
+    """The sightings of all roots. Every method names the root: roots share nothing."""
 
     async def standing(self, root: str) -> Standing:
         """The last round, the value and the time."""
@@ -155,12 +159,6 @@ def check_marks(marks: Sequence[SightingChange]) -> None:
     """Refuses more marks than one call takes."""
     if len(marks) > MARKS_MAX:
         raise UsageError(f"{len(marks)} marks at once", do=f"mark at most {MARKS_MAX} units in one call")
-
-
-COLUMNS = ("unit", "evidence", "fingerprint", "size", "files", "first_round", "first_at", "first_tick",
-           "state", "state_round", "state_at", "state_tick")  # fmt: skip
-Row = tuple[bytes, str, str, int, bytes, int, int, int, str, str, int | None, int]
-KINDS = ("bytea", "text", "text", "bigint", "bytea", "bigint", "bigint", "bigint", "text", "text", "bigint", "bigint")
 
 
 def values(each: Sighting) -> Row:

@@ -51,7 +51,18 @@ async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
         limits = BatchLimits(each.batch_size, each.batch_bytes, each.batch_timeout)
         objects = await stores.open_objects(url)
         best_effort, form = each.archive_best_effort, form_of(each)
-        found.append(Rule(each.stream, objects, hide(url), each.prefix, each.domain, limits, form, best_effort))
+        found.append(
+            Rule(
+                pattern=each.stream,
+                objects=objects,
+                destination=hide(url),
+                prefix=each.prefix,
+                domain=each.domain,
+                limits=limits,
+                form=form,
+                best_effort=best_effort,
+            )
+        )
     return found
 
 

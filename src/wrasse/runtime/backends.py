@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 DONE_MAX = 10_000
 RESCUES_MAX = 3
+LATE_S = 2.0
 
 
 class KeepsRecords(Protocol):
@@ -315,7 +316,6 @@ class Stores:
         await self._stack.aclose()
 
 
-LATE_S = 2.0
 TELL: ContextVar[Callable[[str], None] | None] = ContextVar("TELL", default=None)
 
 

@@ -50,13 +50,13 @@ from wrasse.runtime.open_ports import (
     is_served,
     open_homes,
 )
-from wrasse.runtime.producer import ROLE as PRODUCER, Producing, Summary, producing_directory
+from wrasse.runtime.producer import ROLE as PRODUCER, ProducerRun, ProducerRuntime, Summary, producer_directory
 from wrasse.runtime.signals import on_stop, set_switch_interval
 from wrasse.runtime.worker import (
     DEFAULT_LEASES,
     WorkerRuntime,
     build_handlers,
-    build_repeater,
+    build_scheduler,
     build_task_workers,
     build_worker,
     configured,
@@ -69,8 +69,9 @@ from wrasse.web.snapshot import Subject, SubjectWatch
 
 T = TypeVar("T")
 _PAUSE = 1.0  # seconds between two tries
-_SAID_EVERY = 30  # tries between two log lines
+_LOGGED_EVERY = 30  # tries between two log lines
 _log = logging.getLogger("wrasse.daemon")
+ROLES = ("all", "worker", "sweeper", "producer", "archiver", "leases")
 
 
 class BackendWait:
@@ -106,7 +107,7 @@ class BackendWait:
         reported = [each for other, each in self.parts.items() if other != part]
         self.parts[part] = error
         # Of parts that wait for one server only the first logs it.
-        if tries % _SAID_EVERY == 0 and error not in reported:
+        if tries % _LOGGED_EVERY == 0 and error not in reported:
             _log.warning("waiting for the backend", extra={"role": part, "error": error})
 
     async def _unless_stopped(self, what: Awaitable[T]) -> T | None:
@@ -120,9 +121,6 @@ class BackendWait:
             for each in (task, stop):
                 each.cancel()
             await asyncio.gather(task, stop, return_exceptions=True)
-
-
-ROLES = ("all", "worker", "sweeper", "producer", "archiver", "leases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +234,9 @@ class Daemon:
         self._messages = self._listened_to(orders)
         self._messages_stopped = asyncio.Event()  # set when the handling of messages is to stop
         self._roles = orders.roles
-        self._directory = producing_directory(config, orders.roles, watch=orders.watch)
+        self._directory = producer_directory(config, orders.roles, watch=orders.watch)
         self._watch_files = orders.watch
-        self._producing: Producing | None = None
+        self._producer: ProducerRuntime | None = None
         self._tally = Tally(Labels([*config.settings.worker.queues.values(), *config.settings.task_types]))
         self._message_tallies: dict[str, StreamTally] = {}  # by group: outcomes of messages
         self._worker: WorkerRuntime | None = None
@@ -277,8 +275,7 @@ class Daemon:
         handlers = build_handlers(self._registry)
         if "worker" in orders.roles and not len(handlers) and not self._listened_to(orders):
             raise UsageError(
-                "a worker needs a handler",
-                do="give --handler=module:name or --exec='command', or set worker.handlers",
+                "a worker needs a handler", do="give --handler=module:name or --exec='command', or set worker.handlers"
             )
         return handlers
 
@@ -325,9 +322,9 @@ class Daemon:
                 DaemonPart("archiver", (STREAMS, ENGINE, ARCHIVES), partial(self._start_archiver, stores, opened))
             )
         if self._registry.periodic and {"all", "worker", "sweeper"} & set(self._roles):
-            found.append(DaemonPart("periodic", (JOBS,), partial(self._start_repeater, opened)))
+            found.append(DaemonPart("periodic", (JOBS,), partial(self._start_scheduler, opened)))
         if self._directory:
-            found.append(DaemonPart(PRODUCER, (JOBS,), partial(self._start_producing, opened)))
+            found.append(DaemonPart(PRODUCER, (JOBS,), partial(self._start_producer, opened)))
         if self._messages:
             found.append(DaemonPart("messages", (STREAMS,), partial(self._start_messages, opened)))
         if self._serves_leases and config.settings.leases.listen:
@@ -368,18 +365,16 @@ class Daemon:
         self._archiver = await build_archiver(self._config, stores, self._clock, owner_name())
         return self._archiver.run
 
-    async def _start_repeater(self, opened: Open) -> Run:
+    async def _start_scheduler(self, opened: Open) -> Run:
         backends = await opened(JOBS)
         settings = self._config.settings
-        self._scheduler = build_repeater(settings, backends, self._clock, self._tally, self._registry)
+        self._scheduler = build_scheduler(settings, backends, self._clock, self._tally, self._registry)
         return self._scheduler.run
 
-    async def _start_producing(self, opened: Open) -> Run:
-        once = not self._watch_files
-        self._producing = Producing(
-            self._config, await opened(JOBS), self._clock, self._tally, self._directory, once=once, alone=self._alone
-        )
-        return self._producing.run
+    async def _start_producer(self, opened: Open) -> Run:
+        run = ProducerRun(self._directory, once=not self._watch_files, alone=self._alone)
+        self._producer = ProducerRuntime(self._config, await opened(JOBS), self._clock, self._tally, run)
+        return self._producer.run
 
     async def _start_messages(self, opened: Open) -> Run:
         store = (await opened(STREAMS)).streams
@@ -399,7 +394,7 @@ class Daemon:
 
     def produced(self) -> Summary | None:
         """The summary of the producer, if only that ran."""
-        return self._producing.summary() if self._alone and self._producing is not None else None
+        return self._producer.summary() if self._alone and self._producer is not None else None
 
     def _subject(self) -> Subject:
         """This process for the status page, as far as it has started."""
@@ -454,8 +449,8 @@ class Daemon:
             self._archiver.stop(grace)
         if self._scheduler is not None:
             self._scheduler.stop()
-        if self._producing is not None:
-            self._producing.stop()
+        if self._producer is not None:
+            self._producer.stop()
         self._messages_stopped.set()
 
     async def _listen(self, server: Server) -> tuple[Address, ...]:

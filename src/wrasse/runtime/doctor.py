@@ -53,6 +53,16 @@ SLOW = timedelta(milliseconds=250)
 _PROBES = Collection.named(".wrasse/doctor")
 # Write-ahead logging shares memory between processes, which these cannot.
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "glusterfs", "ceph")
+PAGE = 1_000  # streams; the sweep sees all
+_NAMED = 3
+_BY_HAND = "nats stream edit --max-age=0"
+_DATABASE = ("", "-wal", "-shm")
+_HOW = "how to move it: docs/how-to/move-the-database.md"
+_COUNTS = {
+    "jobs": "SELECT count(*) FROM jobs",
+    "records": "SELECT count(*) FROM records WHERE value IS NOT NULL AND collection NOT LIKE '.wrasse/%'",
+    "streams": "SELECT count(*) FROM entries",
+}
 
 
 async def examine(config: Config, clock: Clock) -> list[Finding]:
@@ -310,11 +320,6 @@ def _sweep(each: SweepStatus, now: datetime) -> Finding:
     return Finding("sweeps", OK, f"{each.name} {last}")
 
 
-PAGE = 1_000  # streams; the sweep sees all
-_NAMED = 3
-_BY_HAND = "nats stream edit --max-age=0"
-
-
 async def age_findings(settings: Settings, store: StreamStore) -> Sequence[Finding]:
     """The findings about a backend of streams; none where servers do not remove entries by age."""
     if store.ages is None:
@@ -354,9 +359,6 @@ def _is_other(state: StreamState, rules: Retention) -> bool:
 def _subjects(streams: Sequence[StreamState]) -> str:
     more = f" and {len(streams) - _NAMED} more" if len(streams) > _NAMED else ""
     return ", ".join(state.subject for state in streams[:_NAMED]) + more
-
-
-_DATABASE = ("", "-wal", "-shm")
 
 
 def mode_findings(config: Config, stores: Iterable[StoreUrl]) -> Iterator[Finding]:
@@ -406,14 +408,6 @@ def _mode(path: str | Path) -> int:
         return stat.S_IMODE(os.stat(path).st_mode)
     except OSError:
         return 0
-
-
-_HOW = "how to move it: docs/how-to/move-the-database.md"
-_COUNTS = {
-    "jobs": "SELECT count(*) FROM jobs",
-    "records": "SELECT count(*) FROM records WHERE value IS NOT NULL AND collection NOT LIKE '.wrasse/%'",
-    "streams": "SELECT count(*) FROM entries",
-}
 
 
 def left_behind(config: Config) -> Iterator[Finding]:

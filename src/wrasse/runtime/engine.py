@@ -206,7 +206,7 @@ def build_lease_sweep(name: str, settings: Settings, opened: OpenPorts, clock: C
     else:
         sweep = idle[name]
         guards = (*guards, Traffic(leasing.activity, settings.leases.idle_sweep_grace, clock))
-    return scheduled(sweep, own, guards, name, sweep_home(opened.records, clock), group=group)
+    return replace(scheduled(sweep, own, guards, name, sweep_home(opened.records, clock)), group=group)
 
 
 def scheduled(
@@ -217,7 +217,6 @@ def scheduled(
     home: SweepBackend | None,
     *,
     interval: timedelta | None = None,
-    group: str = "",
 ) -> Scheduled:
     """A sweep with the cadence and the budget of its settings, or with an interval of its own."""
     return Scheduled(
@@ -228,14 +227,20 @@ def scheduled(
         guards=tuple(guards),
         enabled=own.enabled,
         name=name,
-        group=group,
         home=home,
     )
 
 
 def stray_search(own: ReaperSettings, strays: Strays, clock: Clock) -> StraySearch:
     """The search for stray jobs, with the limits of the settings."""
-    return StraySearch(strays, clock, own.scan_count, own.pass_budget, own.page_delay, own.page_jitter)
+    return StraySearch(
+        strays=strays,
+        clock=clock,
+        limit=own.scan_count,
+        runtime_max=own.pass_budget,
+        pause=own.page_delay,
+        pause_jitter=own.page_jitter,
+    )
 
 
 def fill_ports(sweep: type, opened: OpenPorts) -> dict[str, object]:
@@ -309,13 +314,19 @@ def build_stream_sweep(name: str, settings: Settings, opened: OpenPorts, clock: 
         sweep = AgedEntries(surveys_of(store), rules, trimmer, alerts, ages=ages, **own.fields)  # type: ignore[arg-type]
     else:
         observations = IdleObservations(store.records(IDLE_OBSERVATIONS))
-        census = Census(surveys_of(store), store.groups, alerts, observations, store.capabilities.knows_holders)
+        census = Census(
+            surveys=surveys_of(store),
+            groups=store.groups,
+            alerts=alerts,
+            idle_observations=observations,
+            knows_holders=store.capabilities.knows_holders,
+        )
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
         timeout = sweep.gone_for  # a missing call proves nothing after an outage
     guards: tuple[Guard, ...] = tuple(backend_guards(store, clock, timeout, skew_max=settings.engine.skew_max))
-    if store.plain_locks is not None:
+    if store.named_locks is not None:
         # The document's sweeper trims under the same lock under which it searches stuck tasks.
-        guards = (PlainLockGuard(store.plain_locks, settings.sweeper.lock_ttl), *guards)
+        guards = (PlainLockGuard(store.named_locks, settings.sweeper.lock_ttl), *guards)
     return scheduled(sweep, own, guards, name, sweep_home(store, clock))
 
 
@@ -345,8 +356,8 @@ def _stuck_tasks(settings: Settings, opened: OpenPorts, tasks: TaskQueue, clock:
         *backend_guards(opened.records, clock, timeout, skew_max=settings.engine.skew_max),
         MassDeath(tasks.workers, timeout),
     )
-    if opened.records.plain_locks is not None:
-        guards = (PlainLockGuard(opened.records.plain_locks, settings.sweeper.lock_ttl), *guards)
+    if opened.records.named_locks is not None:
+        guards = (PlainLockGuard(opened.records.named_locks, settings.sweeper.lock_ttl), *guards)
     own, home = settings.sweeps[StuckJobs.name], sweep_home(opened.records, clock)
     return scheduled(sweep, own, guards, f"{StuckJobs.name}@tasks", home, interval=settings.sweeper.interval)
 

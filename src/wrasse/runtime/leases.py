@@ -22,13 +22,15 @@ from wrasse.config.urls import in_clear, parse_store
 from wrasse.engine.guard import Activity
 from wrasse.errors import ConfigError
 from wrasse.leases.lease import Terms
-from wrasse.leases.leases import Leases
+from wrasse.leases.leases import LeasePolicy, Leases
 from wrasse.ports.backend import Backend
 from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, WriteResult
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Namespaces
 from wrasse.runtime.backends import Stores
+
+FINISH_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,6 @@ class Leasing:
 if TYPE_CHECKING:
     from wrasse.leases.client import LeaseClient
 
-FINISH_SECONDS_MAX = 5.0
-
 
 async def open_leasing(config: Config, stores: Stores) -> Leasing:
     """Leases in the backend of records."""
@@ -56,11 +56,9 @@ async def open_leasing(config: Config, stores: Stores) -> Leasing:
         store.records,
         _objects(store, config, stores),
         stores.clock,
-        terms=Terms(max(own.margin, store.margin), own.lock_delay),
-        ttl_max=own.ttl_max,
+        LeasePolicy(Terms(max(own.margin, store.margin), own.lock_delay), own.ttl_max, own.txn_replay_interval),
         traffic=activity.note,
         namespaces=store.namespaces,
-        replay=own.txn_replay_interval,
     )
     stores.finish_first(partial(_finish, leases))
     return Leasing(leases, store.namespaces, activity, lambda: store.requests)

@@ -36,7 +36,11 @@ async def open_scanner(name: str, config: Config, stores: Stores, clock: Clock) 
     if own.pins_file:
         catalog = PinnedCatalog(catalog, Path(own.pins_file))
     sightings, beside = await stores.open_sightings(where.sightings[name].opened())
-    scanner = Scanner(root, Ports(objects, catalog, sightings, spool_of(name, config), clock), leader)
+    scanner = Scanner(
+        root,
+        Ports(objects=objects, catalog=catalog, sightings=sightings, spool=spool_of(name, config), clock=clock),
+        leader,
+    )
     stores.at_end(scanner.close)
     return scanner, beside
 

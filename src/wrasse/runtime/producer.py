@@ -18,7 +18,7 @@ from wrasse.clock import Clock
 from wrasse.config.load import Config
 from wrasse.errors import UsageError
 from wrasse.jobs.file_producer.files import FileRules
-from wrasse.jobs.file_producer.producer import PATIENCE, Intake, IntakeSettings, check_directory
+from wrasse.jobs.file_producer.producer import PATIENCE, FileProducer, FileProducerSettings, check_directory
 from wrasse.jobs.file_producer.watcher import DirectoryWatcher
 from wrasse.jobs.tally import Tally
 from wrasse.runtime.open_ports import OpenPorts
@@ -50,7 +50,7 @@ class Summary:
         return text + ("; stopped before the end" if self.stopped else "")
 
 
-def producing_directory(config: Config, roles: tuple[str, ...], *, watch: bool) -> str:
+def producer_directory(config: Config, roles: tuple[str, ...], *, watch: bool) -> str:
     """The directory whose files this process enqueues; empty if it is no producer; an error if it does not exist. With
     all roles, a producer: section makes it one; its default priority alone, which every enqueue uses, does not."""
     mine = [path for path in config.sources if path.startswith("producer.") and path != "producer.default_priority"]
@@ -63,16 +63,23 @@ def producing_directory(config: Config, roles: tuple[str, ...], *, watch: bool) 
     return ""
 
 
-class Producing:
-    """The producer of one process. `once`: it walks and ends; else it watches."""
+@dataclass(frozen=True, slots=True)
+class ProducerRun:
+    """What a producer does. `once`: it walks and ends; else it watches. `alone`: the process has no other role."""
 
-    def __init__(
-        self, config: Config, opened: OpenPorts, clock: Clock, tally: Tally, directory: str, *, once: bool, alone: bool
-    ) -> None:
+    directory: str
+    once: bool
+    alone: bool
+
+
+class ProducerRuntime:
+    """The producer of one process."""
+
+    def __init__(self, config: Config, opened: OpenPorts, clock: Clock, tally: Tally, run: ProducerRun) -> None:
         own, worker = config.settings.producer, config.settings.worker
         rules = FileRules.of(own.include_globs, own.exclude_globs, own.high_priority_exts)
-        settings = IntakeSettings(
-            directory,
+        settings = FileProducerSettings(
+            run.directory,
             rules,
             worker.queues,
             priority=own.default_priority,
@@ -80,11 +87,13 @@ class Producing:
             settle=own.settle,
             poll=own.poll_interval,
             # A single walk fails on an outage; a daemon waits for its end.
-            patience=PATIENCE if once and alone else None,
+            patience=PATIENCE if run.once and run.alone else None,
         )
         producer = build_producer(config.settings, opened, clock, tally)
-        self._intake = Intake(settings, producer, build_pace(config.settings, opened, own.rate_limit_per_sec), clock)
-        self._watching = None if once else DirectoryWatcher(self._intake, clock, use_inotify=own.watch == "auto")
+        self._files = FileProducer(
+            settings, producer, build_pace(config.settings, opened, own.rate_limit_per_sec), clock
+        )
+        self._watching = None if run.once else DirectoryWatcher(self._files, clock, use_inotify=own.watch == "auto")
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -92,7 +101,7 @@ class Producing:
         self._stopping.set()
         if self._watching is not None:
             self._watching.stop()
-        self._intake.stop()
+        self._files.stop()
 
     async def run(self) -> None:
         """Enqueues the files; returns when they are enqueued, or when it is stopped."""
@@ -106,12 +115,12 @@ class Producing:
 
     def summary(self) -> Summary:
         """What was found and enqueued so far."""
-        done = self._intake.done
+        done = self._files.done
         skipped = {reason.value: count for reason, count in sorted(done.seen.skipped.items())}
-        return Summary(self._intake.settings.root, done.seen.found, done.enqueued, done.known, skipped, done.stopped)
+        return Summary(self._files.settings.root, done.seen.found, done.enqueued, done.known, skipped, done.stopped)
 
     async def _work(self) -> None:
-        await (self._intake.walk() if self._watching is None else self._watching.run())
+        await (self._files.walk() if self._watching is None else self._watching.run())
 
     async def _cancel_on_stop(self, working: asyncio.Task[None]) -> None:
         await self._stopping.wait()
@@ -124,7 +133,7 @@ class Producing:
             with progress("files") as more:
                 shown = 0
                 while True:
-                    done = self._intake.done.enqueued + self._intake.done.known
+                    done = self._files.done.enqueued + self._files.done.known
                     more(done - shown)
                     shown = done
                     await asyncio.sleep(_SHOWN_EVERY.total_seconds())
@@ -137,5 +146,5 @@ class Producing:
 
     def _facts(self) -> Mapping[str, int]:
         """Counts only: logs do not contain file names."""
-        done = self._intake.done
+        done = self._files.done
         return {"found": done.seen.found, "enqueued": done.enqueued, "known": done.known, "skipped": done.skipped}

@@ -19,6 +19,7 @@ from wrasse.clock import SystemClock
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 ECHO_S = 0.3  # a second signal within this time is an echo
+SWITCH_SECONDS = 0.00005
 
 
 @contextlib.contextmanager
@@ -46,9 +47,6 @@ def on_stop(ask: Callable[[str], None], *, heard: bool = True) -> Iterator[None]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-SWITCH_SECONDS = 0.00005
 
 
 def set_switch_interval() -> None:

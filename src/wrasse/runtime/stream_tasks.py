@@ -26,6 +26,8 @@ from wrasse.streams.delivery import dead_letter
 from wrasse.streams.envelope import Envelope, decode, encode
 from wrasse.sweeps.finished_jobs import FinishedJobs
 
+SCHEME = "tasks:"
+
 
 class EnvelopeCodec:
     """Seals and opens envelopes."""
@@ -49,9 +51,6 @@ class EnvelopeCodec:
     def set_aside(self, delivery: Delivery, reason: str) -> DeadLetter:
         """The answer that dead-letters an unreadable entry."""
         return dead_letter(delivery, reason, deliveries=delivery.number)
-
-
-SCHEME = "tasks:"
 
 
 class TaskBackends(msgspec.Struct, frozen=True):
@@ -86,19 +85,21 @@ def task_home(config: Config) -> TaskBackends | None:
     # If the sweep is off, finished tasks are never due for deletion.
     kept = TaskRetention(done, dead) if own.enabled else None
     objects, threshold = where.ports["objects"].url, settings.sweeper.stuck_threshold
-    return TaskBackends(where.records, where.streams, objects, types, kept, threshold)
+    return TaskBackends(
+        records=where.records, streams=where.streams, objects=objects, types=types, kept=kept, threshold=threshold
+    )
 
 
 async def open_tasks(home: TaskBackends, stores: Stores) -> TaskQueue:
     """The queue of tasks."""
     records, streams = await stores.open(home.records), await stores.open_streams(home.streams)
     ports = TaskPorts(
-        records.records,
-        streams.streams,
-        streams.groups,
-        EnvelopeCodec(stores.clock),
-        stores.clock,
-        LateObjects(partial(stores.open_objects, home.objects)) if home.objects else None,
+        records=records.records,
+        streams=streams.streams,
+        groups=streams.groups,
+        codec=EnvelopeCodec(stores.clock),
+        clock=stores.clock,
+        objects=LateObjects(partial(stores.open_objects, home.objects)) if home.objects else None,
         together=records is streams,
         kept=home.kept,
         threshold=home.threshold,

@@ -106,10 +106,19 @@ def build_worker(
         LoopHeartbeat(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildHeartbeat(url.resolved().url, tally)
     )
     traces = open_traces(config.settings.observability.tracing)
-    worker = Worker(opened.jobs.jobs, handlers, clock, heartbeat, settings, Telemetry(tally, traces))
+    worker = Worker(
+        jobs=opened.jobs.jobs,
+        handlers=handlers,
+        clock=clock,
+        heartbeat=heartbeat,
+        settings=settings,
+        telemetry=Telemetry(tally, traces),
+    )
     assert worker.breakers is not None, "these settings have a breaker"
     shut = opened.jobs.records(SHUT_QUEUES)
-    breaker_records = ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock)
+    breaker_records = ShutQueues(
+        breakers=worker.breakers, worker=worker.info.id, jobs=opened.jobs.jobs, records=shut, clock=clock
+    )
     return WorkerRuntime(worker, heartbeat, breaker_records, traces)
 
 
@@ -162,7 +171,7 @@ def build_handlers(registry: Registry) -> Handlers:
     return handlers
 
 
-def build_repeater(
+def build_scheduler(
     settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally, registry: Registry
 ) -> PeriodicScheduler:
     """The scheduler of periodic jobs."""
@@ -233,5 +242,14 @@ def build_task_workers(
             breaker=breaker,
             breaker_pause=own.breaker_pause,
         )
-        workers.append(Worker(opened.tasks, handlers.serving(name), clock, heartbeat, settings, Telemetry(tally)))
+        workers.append(
+            Worker(
+                jobs=opened.tasks,
+                handlers=handlers.serving(name),
+                clock=clock,
+                heartbeat=heartbeat,
+                settings=settings,
+                telemetry=Telemetry(tally),
+            )
+        )
     return tuple(workers)

@@ -68,27 +68,27 @@ Failure = Callable[[int], web.Response]
 """Makes the answer to an error from outside the application's handlers, by its status."""
 
 
-class Listener:
-    """One application on one address. `failure` makes answers to errors outside handlers; without it they are text.
+@dataclass(frozen=True, slots=True)
+class ListenerOptions:
+    """`setting` names the address. `failure` makes answers to errors outside handlers; without it they are text.
     `cancel`: cancels the handler of a client that has disconnected."""
 
-    def __init__(
-        self,
-        app: web.Application,
-        caps: ConnectionLimits,
-        clock: Clock,
-        *,
-        setting: str,
-        failure: Failure | None = None,
-        tls: ssl.SSLContext | None = None,
-        cancel: bool = False,
-        shutdown_seconds: float = 1.0,
-    ) -> None:
+    setting: str
+    failure: Failure | None = None
+    tls: ssl.SSLContext | None = None
+    cancel: bool = False
+    shutdown_seconds: float = 1.0
+
+
+class Listener:
+    """One application on one address."""
+
+    def __init__(self, app: web.Application, caps: ConnectionLimits, clock: Clock, options: ListenerOptions) -> None:
         self._runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=cancel, shutdown_timeout=shutdown_seconds
+            app, access_log=None, handler_cancellation=options.cancel, shutdown_timeout=options.shutdown_seconds
         )
-        self._caps, self.clock, self._setting, self._tls = caps, clock, setting, tls
-        self.failure = failure or _text
+        self._caps, self.clock, self._options = caps, clock, options
+        self.failure = options.failure or _text
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.open: dict[HttpConnection, None] = {}  # oldest first
@@ -111,7 +111,7 @@ class Listener:
         except OSError as why:
             raise ConfigError(
                 f"cannot listen on {address}: {os.strerror(why.errno) if why.errno and why.errno > 0 else why}",
-                do=f"stop the program that uses it, or set {self._setting} to another address",
+                do=f"stop the program that uses it, or set {self._options.setting} to another address",
             ) from why
         for each in self._sockets:
             self._run(self._accept(each, server))
@@ -174,8 +174,8 @@ class Listener:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 sock,
-                ssl=self._tls,
-                ssl_handshake_timeout=HEAD_SECONDS_MAX if self._tls is not None else None,
+                ssl=self._options.tls,
+                ssl_handshake_timeout=HEAD_SECONDS_MAX if self._options.tls is not None else None,
             )
         except BaseException as error:
             self.open.pop(connection, None)
@@ -265,11 +265,7 @@ class HttpConnection(web.RequestHandler):
             self.opening.cancel()
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """The answer to invalid HTTP, or to a failed handler; without details of the request."""
         if status >= 500:

@@ -25,6 +25,11 @@ from wrasse.ports.streams import GroupState
 from wrasse.web.snapshot import STUCK, ProcessSnapshot
 
 ROWS_MAX = 100  # of one table; the rest is counted, and complete in /status.json
+UNAVAILABLE = "its backend does not answer"
+_FISH = (
+    '<svg class="fish" viewBox="0 0 32 20" aria-hidden="true" focusable="false">'
+    '<path d="M2 10C7 2 17 1 23 8l7-5c-2 5-2 9 0 14l-7-5C17 19 7 18 2 10z"/><circle cx="8.5" cy="8.5" r="1.4"/></svg>'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +116,6 @@ def size(count: int) -> str:
         if count >= step:
             return f"{count / step:.1f} {unit}"
     return f"{count} B"
-
-
-UNAVAILABLE = "its backend does not answer"
-_FISH = (
-    '<svg class="fish" viewBox="0 0 32 20" aria-hidden="true" focusable="false">'
-    '<path d="M2 10C7 2 17 1 23 8l7-5c-2 5-2 9 0 14l-7-5C17 19 7 18 2 10z"/><circle cx="8.5" cy="8.5" r="1.4"/></svg>'
-)
 
 
 def page(snapshot: ProcessSnapshot, now: datetime) -> str:

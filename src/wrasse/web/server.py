@@ -19,7 +19,6 @@ from aiohttp import web
 from wrasse import __version__
 from wrasse.config.urls import Address
 from wrasse.engine.loop import SweepStatus
-from wrasse.leases.lease import Lease
 from wrasse.observability.json_format import (
     line_json,
     picked,
@@ -31,7 +30,7 @@ from wrasse.observability.json_format import (
     worker_json,
 )
 from wrasse.observability.metrics import CONTENT_TYPE, exposition
-from wrasse.web.listener import Listener, caps_within
+from wrasse.web.listener import Listener, ListenerOptions, caps_within
 from wrasse.web.pages import page, tables
 from wrasse.web.snapshot import ProcessSnapshot, SubjectWatch
 
@@ -45,9 +44,10 @@ _POLICY = (
 )
 _STATIC = {"status.css": "text/css", "status.js": "text/javascript", "icon.svg": "image/svg+xml"}
 CLIENTS_MAX = 32
-BEAT = 5.0  # seconds without an event after which a keep-alive is sent
+KEEP_ALIVE = 5.0  # seconds without an event after which a keep-alive is sent
 WRITE_MAX = 10.0  # seconds that a client may take to read
 AGAIN = 2_000  # milliseconds after which a disconnected client reconnects
+_WATCH = web.AppKey("watch", SubjectWatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ class SnapshotEvent:
 class Feed:
     """The frames of one watch, and their clients."""
 
-    def __init__(self, watch: SubjectWatch, *, clients_max: int = CLIENTS_MAX, beat: float = BEAT) -> None:
+    def __init__(self, watch: SubjectWatch, *, clients_max: int = CLIENTS_MAX, keep_alive: float = KEEP_ALIVE) -> None:
         self.clients = 0
         self._watch = watch
         self._clients_max = clients_max
-        self._beat = beat
+        self._keep_alive = keep_alive
         self._boot = secrets.token_hex(4)  # distinguishes the ids of this process
         self._number = 0
         self._newest: SnapshotEvent | None = None
@@ -123,11 +123,11 @@ class Feed:
             if frame.id != seen:
                 seen, spoke = frame.id, clock.monotonic()
                 await _write(response, frame.event(clock.now()))
-            elif spoke is None or clock.monotonic() - spoke >= self._beat:
+            elif spoke is None or clock.monotonic() - spoke >= self._keep_alive:
                 spoke = clock.monotonic()
-                await _write(response, f": still here\nevent: beat\ndata: {to_json(clock.now())}\n\n".encode())
+                await _write(response, f": still here\nevent: keepalive\ndata: {to_json(clock.now())}\n\n".encode())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(self._watch.kept.total_seconds(), self._beat)):
+                async with asyncio.timeout(min(self._watch.kept.total_seconds(), self._keep_alive)):
                     await self._closing.wait()
 
 
@@ -149,7 +149,7 @@ class Server:
         everything = address.loopback and not metrics_only
         app = _application(self._watch, self._feed if everything else None)
         caps = caps_within(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX)
-        listener = Listener(app, caps, self._watch.clock, setting="http.listen")
+        listener = Listener(app, caps, self._watch.clock, ListenerOptions("http.listen"))
         self._listeners.append(listener)
         return await listener.start(address)
 
@@ -174,7 +174,6 @@ def _application(watch: SubjectWatch, feed: Feed | None) -> web.Application:
     return app
 
 
-_WATCH = web.AppKey("watch", SubjectWatch)
 _FEED = web.AppKey("feed", Feed)
 
 
@@ -251,7 +250,12 @@ def snapshot_json(snapshot: ProcessSnapshot) -> Mapping[str, object]:
         "sweeps": [_sweep_json(each) for each in snapshot.sweeps],
         "breakers": [shut_json(each) for each in snapshot.shut],
         "stuck": [picked(each, stuck) for each in snapshot.stuck],
-        "leases": None if leases is None else [_lease_json(each, leases.at) for each in leases.items],
+        "leases": None
+        if leases is None
+        else [
+            {**picked(each, "key owner token expires_at"), "valid": leases.at < each.expires_at}
+            for each in leases.items
+        ],
         "streams": None if streams is None else [stream_json(each) for each in streams.items],
         "journal": [line_json(line) for line in snapshot.lines],
     }
@@ -260,10 +264,6 @@ def snapshot_json(snapshot: ProcessSnapshot) -> Mapping[str, object]:
 def checks_json(snapshot: ProcessSnapshot) -> Sequence[Mapping[str, object]]:
     """The checks in the answer of /readyz."""
     return [picked(check, "name ok detail") for check in snapshot.checks]
-
-
-def _lease_json(lease: Lease, now: datetime) -> Mapping[str, object]:
-    return {**picked(lease, "key owner token expires_at"), "valid": now < lease.expires_at}
 
 
 def _sweep_json(status: SweepStatus) -> Mapping[str, object]:

@@ -199,19 +199,19 @@ class SubjectWatch:
         snapshot, subject = await self.refresh(), self._subject
         sweeps = {each.name: SweepFacts(each.totals, each.paused) for each in snapshot.sweeps}
         return MetricInputs(
-            subject.tally,
-            sweeps,
-            subject.logs,
-            snapshot.counts,
-            snapshot.skew,
-            subject.queues,
-            () if subject.breakers is None else subject.breakers.facts(),
-            subject.messages,
-            subject.archives,
-            subject.spans,
-            None if subject.leasing is None else lease_facts(subject.leasing, subject.lease_calls),
-            subject.retention,
-            snapshot.orphans,
+            tally=subject.tally,
+            sweeps=sweeps,
+            logs=subject.logs,
+            counts=snapshot.counts,
+            skew=snapshot.skew,
+            queues=subject.queues,
+            breakers=() if subject.breakers is None else subject.breakers.facts(),
+            messages=subject.messages,
+            archives=subject.archives,
+            spans=subject.spans,
+            leases=None if subject.leasing is None else lease_facts(subject.leasing, subject.lease_calls),
+            retention=subject.retention,
+            orphans=snapshot.orphans,
         )
 
     async def _take(self) -> ProcessSnapshot:
@@ -299,7 +299,7 @@ class SubjectWatch:
         checks = [Check(part, False, f"waits for its backend: {why}") for part, why in self._subject.waiting.items()]
         if self._subject.worker is not None:
             wrong = self._subject.worker()
-            checks.append(Check("worker", wrong is None, wrong or "takes jobs"))
+            checks.append(Check("worker", wrong is None, wrong or "claims jobs"))
         if self._subject.breakers is not None:
             checks.append(self._breakers(self._subject.breakers))
         if sweeps:

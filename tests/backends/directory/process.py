@@ -1,7 +1,7 @@
 """Another process that uses a directory: `python -m backends.directory.process <what> <place> <name>`.
 
 `create` and `count` wait for the others at a gate. `live` makes random changes until it is killed, and
-says each on its output before and after, so that whoever killed it knows what may and what must have happened.
+says each on its output before and after, so that the test that killed it knows what may and what must have happened.
 """
 
 from __future__ import annotations

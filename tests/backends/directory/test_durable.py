@@ -167,9 +167,7 @@ def entry_of_old(place: Path, *, anew: bool) -> bytes:
 
 
 @pytest.mark.parametrize("anew", [False, True])
-async def test_an_entry_that_stayed_is_put_on_the_disk_again_only_if_somebody_made_it_anew(
-    tmp_path: Path, anew: bool
-) -> None:
+async def test_an_entry_that_stayed_is_synced_again_only_if_it_was_made_anew(tmp_path: Path, anew: bool) -> None:
     directory, files = await opened(tmp_path)
     records = directory.records(THINGS)
     before = await records.get("old")

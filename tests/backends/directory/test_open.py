@@ -99,7 +99,7 @@ async def test_an_empty_bucket_leaves_the_list_once_it_is_over(
     assert json.loads((tmp_path / "data/default/.lease-index/buckets.json").read_text()) == ["2026010105"]
 
 
-async def test_finding_what_is_due_does_not_look_at_what_is_not(tmp_path: Path, clock: ManualClock) -> None:
+async def test_finding_what_is_due_does_not_read_what_is_not(tmp_path: Path, clock: ManualClock) -> None:
     looked: list[bytes] = []
 
     class Noting(Files):
@@ -257,7 +257,7 @@ async def test_a_write_that_the_system_refuses_changes_nothing_and_says_why(
     assert state == ([("a", old.version)], [])
 
 
-async def test_a_damaged_record_is_an_error_and_not_an_absence(directory: Directory, tmp_path: Path) -> None:
+async def test_a_corrupt_record_is_an_error_and_not_an_absence(directory: Directory, tmp_path: Path) -> None:
     records = directory.records(LEASES)
     await records.create("a", b"1")
     await records.create("b", b"2")

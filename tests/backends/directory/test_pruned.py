@@ -1,4 +1,4 @@
-"""Directories that become empty are removed; whoever is about to write into one makes it again, all the way up."""
+"""Directories that become empty are removed; a writer makes its own again, all the way up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wrasse.clock import ManualClock
 
 
 class Pruned(Files):
-    """Just before the folder `c` is made, somebody else removes those above it, which are empty."""
+    """Just before the folder `c` is made, another process removes those above it, which are empty."""
 
     left = 1
 
@@ -24,7 +24,7 @@ class Pruned(Files):
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_an_object_is_created_although_somebody_removes_the_folders_it_goes_to(
+async def test_an_object_is_created_although_another_process_removes_its_folders(
     tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pruned, "left", times)

@@ -1,4 +1,4 @@
-"""Two at one name in a directory: whoever comes in the middle of a change waits, and sees it whole.
+"""Two at one name in a directory: who comes in the middle of a change waits, and sees it whole.
 
 A file layer stops one change at a chosen step and lets the other begin there. The other must not come to an end before
 the first goes on; the pause is only as long as it takes to see that it does not.
@@ -129,7 +129,7 @@ async def made(objects: Objects, key: str, data: bytes = b"old") -> str:
     return stored.version
 
 
-async def test_a_replace_in_the_middle_of_a_replace_is_lost(two: Two) -> None:
+async def test_a_replace_in_the_middle_of_a_replace_is_a_conflict(two: Two) -> None:
     at = await made(two.first.objects, "a")
     two.files.stop_at("rename", b"a", lambda: two.second.objects.replace("a", b"second", at=at))
     first = await two.first.objects.replace("a", b"first", at=at)
@@ -137,7 +137,7 @@ async def test_a_replace_in_the_middle_of_a_replace_is_lost(two: Two) -> None:
     assert (bool(first), second.outcome, await whole(two.second.objects, "a")) == (True, Outcome.CONFLICT, b"first")
 
 
-async def test_a_delete_in_the_middle_of_a_replace_is_lost(two: Two) -> None:
+async def test_a_delete_in_the_middle_of_a_replace_is_a_conflict(two: Two) -> None:
     at = await made(two.first.objects, "a")
     two.files.stop_at("rename", b"a", lambda: two.second.objects.delete([ObjectDelete("a", at)]))
     first = await two.first.objects.replace("a", b"first", at=at)
@@ -145,7 +145,7 @@ async def test_a_delete_in_the_middle_of_a_replace_is_lost(two: Two) -> None:
     assert await whole(two.second.objects, "a") == b"first"
 
 
-async def test_a_replace_in_the_middle_of_a_delete_is_lost(two: Two) -> None:
+async def test_a_replace_in_the_middle_of_a_delete_is_a_conflict(two: Two) -> None:
     at = await made(two.first.objects, "a")
     two.files.stop_at("unlink", b"a", lambda: two.second.objects.replace("a", b"second", at=at))
     first = await two.first.objects.delete([ObjectDelete("a", at)])
@@ -162,7 +162,7 @@ async def test_a_replace_while_something_is_put_below_is_not_undone(two: Two) ->
 
 
 @pytest.mark.parametrize("what", ["head", "page", "read", "create"])
-async def test_nobody_sees_an_object_missing_while_it_becomes_a_directory(in_turns: Two, what: str) -> None:
+async def test_no_reader_misses_an_object_while_it_becomes_a_directory(in_turns: Two, what: str) -> None:
     at = await made(in_turns.first.objects, "a")
     others: dict[str, Other] = {
         "head": lambda: in_turns.second.objects.head("a"),
@@ -182,7 +182,7 @@ async def test_nobody_sees_an_object_missing_while_it_becomes_a_directory(in_tur
     }[what]()
 
 
-async def test_an_object_does_not_become_a_directory_under_somebody_who_looks_for_it(in_turns: Two) -> None:
+async def test_an_object_does_not_become_a_directory_under_a_reader_of_it(in_turns: Two) -> None:
     at = await made(in_turns.first.objects, "a")
     looked = asyncio.Event()
     # One is about to look; the other would have taken the file away by then, and not yet filled the directory.
@@ -196,7 +196,7 @@ async def test_an_object_does_not_become_a_directory_under_somebody_who_looks_fo
     assert seen.info.version == at
 
 
-async def test_a_put_in_the_middle_of_a_put_is_lost(two: Two) -> None:
+async def test_a_put_in_the_middle_of_a_put_is_a_conflict(two: Two) -> None:
     records, others = two.first.records(THINGS), two.second.records(THINGS)
     at = (await records.create("k", b"0")).version or ""
     two.files.stop_at("rename", b"things/r/k.json", lambda: others.put("k", b"second", at=at))

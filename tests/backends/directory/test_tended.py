@@ -14,7 +14,7 @@ from wrasse.ports.records import Collection
 TENDED = Collection("things/r", "things/due", "things/due/buckets.json", tended=True)
 
 
-async def test_an_entry_left_behind_is_shown_until_it_is_taken_away(tmp_path: Path) -> None:
+async def test_an_entry_left_behind_is_shown_until_it_is_removed(tmp_path: Path) -> None:
     clock = ManualClock()
     directory = await Directory.open(tmp_path, clock)
     records = directory.records(TENDED)

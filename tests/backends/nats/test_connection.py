@@ -1,4 +1,4 @@
-"""The link to NATS: nothing is asked twice, and what went away is come back to."""
+"""The connection to NATS: no request is sent twice, and a lost server is connected to again."""
 
 from __future__ import annotations
 

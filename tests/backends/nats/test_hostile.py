@@ -1,4 +1,4 @@
-"""The NATS client and a server that means harm: an error of ours within the deadline, bounded memory, no hang."""
+"""The NATS client and a malicious server: an error of ours within the deadline, bounded memory, no hang."""
 
 from __future__ import annotations
 

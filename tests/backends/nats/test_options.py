@@ -1,4 +1,4 @@
-"""How to reach a NATS, as people write it: every URL reads back as it is written, and shows no secrets."""
+"""The address of a NATS as users write it: every URL is parsed and written unchanged, and shows no secrets."""
 
 from __future__ import annotations
 

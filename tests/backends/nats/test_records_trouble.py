@@ -1,4 +1,4 @@
-"""Records on NATS when answers do not come: cuts, delays, dropped replies and a server that is killed."""
+"""Records on NATS when answers are lost: cuts, delays, dropped replies and a server that is killed."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ async def stage(nats_server: Nats) -> AsyncIterator[Scene]:
         yield made
 
 
-def take_the_pen(flows: Flows, subject: str = S) -> None:
+def become_single_writer(flows: Flows, subject: str = S) -> None:
     """As if two seconds had passed since a process wrote its first long batch."""
-    flows.streams._appender._writers._taken[subject] -= 10.0
+    flows.streams._appender._writers._since[subject] -= 10.0
 
 
 # Ways to write
@@ -51,7 +51,7 @@ async def test_a_long_batch_is_stored_in_order_by_whatever_way(stage: Scene, how
 async def test_a_process_that_writes_alone_sends_chains(stage: Scene) -> None:
     flows = await stage.flows()
     await flows.streams.append(drafts(100))
-    take_the_pen(flows)
+    become_single_writer(flows)
     await asyncio.gather(*(flows.streams.append(drafts(100, first=100 * n)) for n in range(1, 4)))
     headers = [message.header for message in (await _stored(stage, flows))[100:]]
     assert len(headers) == 300
@@ -97,7 +97,7 @@ async def test_single_appends_at_once_share_their_steps(stage: Scene) -> None:
 async def test_an_entry_of_another_program_in_the_middle_of_a_chain_loses_nothing(stage: Scene) -> None:
     flows, js = await stage.flows(), await stage.js()
     await flows.streams.append(drafts(100))
-    take_the_pen(flows)
+    become_single_writer(flows)
 
     async def disturb() -> None:
         for n in range(50):
@@ -131,7 +131,7 @@ async def test_a_lost_reply_stores_nothing_twice(stage: Scene, how: dict[str, bo
         flows = await stage.flows(between.port, **how)
         await flows.streams.append(drafts(100))
         if alone:
-            take_the_pen(flows)
+            become_single_writer(flows)
         for _ in range(20):
             try:
                 ids = await append_with_a_lost_reply(flows, between)

@@ -1,4 +1,4 @@
-"""NATS over TLS: the server's certificate is checked, ours is shown where it is asked for."""
+"""NATS over TLS: the server's certificate is checked, ours is sent where it is required."""
 
 from __future__ import annotations
 

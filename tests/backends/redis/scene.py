@@ -1,4 +1,4 @@
-"""Jobs in every place of a Redis, with everything that may be kept beside them, and ways to damage it."""
+"""Jobs in every state of a Redis, with everything that may be stored beside them, and ways to make it inconsistent."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ class Scene:
 
     async def check(self) -> list[str]:
         """The kinds of damage there are."""
-        return [each.kind for each in await self.redis.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)]
+        return [each.kind for each in await self.redis.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)]
 
     async def repair(self) -> dict[str, Inconsistency]:
         return {
-            each.kind: each for each in await self.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+            each.kind: each for each in await self.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
         }
 
     async def missing(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""The link to Redis: sends once, comes back by itself, and says in our words what is wrong."""
+"""The connection to Redis: sends once, reconnects by itself, and raises our errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis whose pages never end: cursors that go in a circle or on for ever, scripts that always have more to do."""
+"""A Redis whose pages never end: cursors that repeat or never end, scripts that always have more to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from backends.redis.test_shapes import HOLD, _words, resp
+from backends.redis.test_replies_shapes import HOLD, _words, resp
 from servers.hostile import hostile
 from wrasse.backends import page_loop
 from wrasse.backends.page_loop import PageLoop
@@ -72,7 +72,7 @@ CALLS: dict[str, Callable[[Redis], Awaitable[object]]] = {
     "subjects": lambda redis: redis.streams.subjects("a.*.b", None, 5),
     "survey": lambda redis: redis.surveys.survey("a.*.b", None, 5),
     "retire": lambda redis: redis.groups.retire("a.b", "g", "c"),
-    "damage": lambda redis: redis.damages.check(repair=False, heartbeat_timeout=SECOND),
+    "damage": lambda redis: redis.fsck.check(repair=False, heartbeat_timeout=SECOND),
 }
 
 

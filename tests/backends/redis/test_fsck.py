@@ -1,4 +1,4 @@
-"""Damage on Redis: after anything we do there is none; each kind is told from the others; a repair loses no job."""
+"""Inconsistencies on Redis: no operation of ours leaves one, each kind is recognised, and a repair loses no job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.redis.between import Between
+from backends.redis.interleaved import InterleavedClient
 from backends.redis.peer import GoPeer, go_job
 from backends.redis.scene import GROUP, HOUR, MEMBERS, Chance, Plant, Scene
 from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, QueueClient
@@ -247,7 +247,7 @@ async def test_a_check_without_repair_changes_nothing(scene: Scene, plant: Plant
 async def test_what_was_mended_meanwhile_is_left_alone(scene: Scene) -> None:
     await _entry_lost(scene)
     entry = await scene.entry("held-2")
-    mended = Between(scene.client, "fsck", lambda: scene.do("LPUSH", scene.keys.processing("w1"), entry))
+    mended = InterleavedClient(scene.client, "fsck", lambda: scene.do("LPUSH", scene.keys.processing("w1"), entry))
     found = await RedisFsck(mended).check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert mended.happened
     assert found == ()
@@ -372,7 +372,7 @@ async def test_checks_and_repairs_beside_busy_workers_find_nothing_and_break_not
     async def check() -> None:
         while len(finished) < len(ids):
             found.extend(
-                each.kind for each in await bare.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+                each.kind for each in await bare.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
             )
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:

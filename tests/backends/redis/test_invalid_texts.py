@@ -72,7 +72,7 @@ async def _works_on(scene: Scene, spared: set[str]) -> None:
         found = await jobs.get(id)
         assert id in spared or found is not None, id
     await jobs.counts()
-    await scene.redis.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    await scene.redis.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     await scene.redis.examine()
     # Enqueue, with every kind of record beside the job.
     fresh_jobs = [Job("new-1"), Job("new-2", unique="name-9"), Job("new-3", lasting=True), Job("new-4", group="g9")]
@@ -121,7 +121,7 @@ async def test_any_bytes_in_a_text_cost_what_it_belongs_to(scene: Scene, what: s
     await _overwrite(scene, *where(scene), kind)
     await _works_on(scene, {*costs})
     scene.clock.advance(HOUR)
-    await scene.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    await scene.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert await scene.check() == [], "fsck repairs what it finds"
 
 
@@ -138,7 +138,7 @@ async def test_any_bytes_among_the_entries_of_a_key_cost_that_entry(scene: Scene
     await scene.do("SET", scene.keys.heartbeat("w8"), text)
     await _works_on(scene, set())
     scene.clock.advance(HOUR)
-    await scene.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    await scene.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert await scene.check() == [], "fsck repairs what it finds"
 
 
@@ -173,6 +173,6 @@ async def test_any_bytes_for_the_counter_of_tokens_change_nothing_and_are_named(
         await scene.jobs_client.claim()
     assert "wrasse jobs fsck --repair" in failed.value.do
     await scene.do("DEL", scene.keys.token)
-    await scene.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    await scene.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert await scene.check() == []
     assert await scene.missing() == set()

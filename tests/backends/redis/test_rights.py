@@ -69,7 +69,7 @@ async def test_they_are_enough_for_jobs_and_records(store: Redis) -> None:
 async def test_they_are_enough_for_checks_repairs_and_admin_commands(store: Redis) -> None:
     await QueueClient(store.jobs).enqueue("a")
     await store.client.ask("LPUSH", store.lists.names["dead_letter"], b"no job")
-    found = await store.damages.check(repair=True, heartbeat_timeout=timedelta(seconds=30))
+    found = await store.fsck.check(repair=True, heartbeat_timeout=timedelta(seconds=30))
     lengths = await store.lists.lengths("jobqueue:rate_limit:producer")
     purged = await store.lists.purge("jobqueue:rate_limit:producer", force=True, dry=False)
     assert (len(found), len(lengths.named), bool(purged.keys)) == (1, 2, True)

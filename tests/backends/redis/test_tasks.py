@@ -1,4 +1,4 @@
-"""Tasks on Redis beside programs that know nothing of wrasse: hashes and streams as the design document has them."""
+"""Tasks on Redis beside programs without wrasse: hashes and streams as the design document has them."""
 
 from __future__ import annotations
 

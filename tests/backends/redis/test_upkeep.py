@@ -1,4 +1,4 @@
-"""Sweeps of streams on Redis beside other programs: their consumers, their trims, and what a look costs."""
+"""Sweeps of streams on Redis beside other programs: their consumers, their trims, and the cost of a search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs on Redis as other programs see them: the bytes of a job, the lists it moves through, and who may meddle."""
+"""Jobs on Redis as other programs see them: a job's bytes, the lists it moves through, and safe changes by others."""
 
 from __future__ import annotations
 
@@ -230,9 +230,9 @@ async def test_what_is_no_job_is_buried_with_its_bytes(peer: Peer, raw: bytes, w
     (waiting, _) = await peer.redis.jobs.page(JobState.READY, EVERYTHING, None, 10)
     assert waiting.reason is Reason.INVALID_PAYLOAD or decode(raw) is not None
     await peer.redis.jobs.counts()
-    assert [
-        each.kind for each in await peer.redis.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
-    ] == ["invalid_entry"]
+    assert [each.kind for each in await peer.redis.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)] == [
+        "invalid_entry"
+    ]
     answer = await peer.redis.jobs.claim(["low"], 10, worker="w1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh())
     (rejected,) = answer.rejected
     assert ([each.job.id for each in answer.jobs], why in rejected.error, rejected.queue) == ([FILE.id], True, "low")
@@ -262,7 +262,7 @@ async def test_what_is_no_job_is_rescued_from_a_worker_that_died_with_it(peer: P
 async def test_a_repair_dead_letters_entries_that_are_no_job(peer: Peer) -> None:
     await peer.known("low")
     await peer.push(*[raw for raw, _ in GARBAGE], GO)
-    (found, *_) = await peer.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    (found, *_) = await peer.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert (found.kind, found.count, found.repaired) == ("invalid_entry", len(GARBAGE), len(GARBAGE))
     dead = await peer.redis.jobs.page(JobState.DEAD, EVERYTHING, None, 100)
     assert ({each.reason for each in dead}, len(dead)) == ({Reason.INVALID_PAYLOAD}, len(GARBAGE))
@@ -325,7 +325,7 @@ async def test_fields_with_one_meaning_are_read_in_any_spelling(
     assert (again.failures, again.attempt) == (wire.retries + 1, wire.attempts + 2)
     await peer.jobs_client.complete(again.claim)
     assert await peer.jobs_client.state(wire.id) is JobState.DONE
-    assert await peer.redis.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT) == ()
+    assert await peer.redis.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT) == ()
 
 
 async def test_a_take_goes_on_behind_what_is_no_job(peer: Peer) -> None:

@@ -55,7 +55,7 @@ async def test_a_replace_whose_reply_was_lost_is_known_for_ours(fault: str) -> N
         assert (made.outcome, await whole(now.backend.objects, "a", at=made.version)) == (Outcome.DONE, b"2")
 
 
-async def test_a_lost_reply_and_somebody_elses_object_is_unknown_and_never_lost() -> None:
+async def test_a_lost_reply_and_the_object_of_another_writer_is_unknown_and_never_a_conflict() -> None:
     async with scene() as now:
         other = await now.another()
 
@@ -74,7 +74,7 @@ async def test_a_lost_reply_and_somebody_elses_object_is_unknown_and_never_lost(
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["k", "alone\x01"], ids=["in a batch", "alone, since XML cannot say it"])
-async def test_a_delete_whose_reply_was_lost_is_never_called_lost(fault: str, name: str) -> None:
+async def test_a_delete_whose_reply_was_lost_is_never_called_a_conflict(fault: str, name: str) -> None:
     async with scene() as now:
         made = [await now.backend.objects.create(f"{name}{n}", b"%d" % n) for n in range(3)]
         now.server.plan = once(fault, "POST", "DELETE")

@@ -126,7 +126,7 @@ async def test_a_reader_sees_what_is_due_and_leaves_the_due_index_as_it_is() -> 
         other = await now.another()
         assert [each.key async for each in _due(other)] == found
         await other.close()
-        assert now.server.things != things, "whoever may write tidies up"
+        assert now.server.things != things, "a process that may write tidies up"
 
 
 async def _due(store: S3) -> AsyncIterator[Record]:

@@ -80,7 +80,7 @@ async def test_an_announced_write_does_not_wait_for_its_entry() -> None:
         assert now.backend.requests - before == 1
 
 
-async def test_with_nothing_due_a_look_costs_the_same_however_many_records_there_are() -> None:
+async def test_with_nothing_due_a_scan_costs_the_same_however_many_records_there_are() -> None:
     async with scene() as now:
         records, costs = now.backend.records(THINGS), []
         await records.due(None, None, 100)
@@ -111,7 +111,7 @@ async def test_a_write_whose_reply_was_lost_is_known_for_ours(fault: str, nonce:
 
 @pytest.mark.parametrize("nonce", ["n", None])
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_delete_whose_reply_was_lost_is_never_called_lost(fault: str, nonce: str | None) -> None:
+async def test_a_delete_whose_reply_was_lost_is_never_called_a_conflict(fault: str, nonce: str | None) -> None:
     async with scene() as now:
         records = now.backend.records(THINGS)
         at = version(await records.create("a", b"1"))
@@ -144,7 +144,7 @@ async def test_our_write_is_recognised_also_after_another_wrote_on_top_of_it() -
         assert (put.outcome, found and found.value) == (Outcome.DONE, b"theirs")
 
 
-async def test_a_write_that_nobody_can_find_out_about_any_more_is_unknown_also_without_a_name() -> None:
+async def test_a_write_whose_outcome_cannot_be_found_out_is_unknown_also_without_a_name() -> None:
     async with scene() as now:
         mine, other = now.backend.records(THINGS), await now.another()
         at = version(await mine.create("a", b"0"))
@@ -164,7 +164,7 @@ async def test_a_write_that_nobody_can_find_out_about_any_more_is_unknown_also_w
         assert put.outcome is Outcome.UNKNOWN
 
 
-async def test_a_process_that_knows_an_old_version_is_told_that_it_lost() -> None:
+async def test_a_process_that_knows_an_old_version_gets_a_conflict() -> None:
     async with scene() as now:
         mine, other = now.backend.records(THINGS), await now.another()
         at = version(await mine.create("a", b"0"))
@@ -177,7 +177,7 @@ async def test_a_process_that_knows_an_old_version_is_told_that_it_lost() -> Non
 # What is deleted
 
 
-async def test_a_deleted_record_that_somebody_may_ask_about_again_is_gone_for_good_after_an_hour() -> None:
+async def test_a_deleted_record_whose_delete_may_be_retried_is_gone_for_good_after_an_hour() -> None:
     async with scene() as now:
         records = now.backend.records(THINGS)
         at = version(await records.create("a", b"1", nonce="mine"))
@@ -225,7 +225,7 @@ async def test_an_entry_whose_writer_died_goes_once_it_is_old() -> None:
         assert (await due_keys(records), entries(now)) == ([], [])
 
 
-async def test_who_takes_an_entry_away_does_not_take_that_of_another_writer() -> None:
+async def test_a_removed_entry_is_not_that_of_another_writer() -> None:
     async with scene() as now:
         mine, other = now.backend.records(THINGS), await now.another()
         due = now.clock.now() - HOUR
@@ -238,7 +238,7 @@ async def test_who_takes_an_entry_away_does_not_take_that_of_another_writer() ->
         assert shown == ["a"]
 
 
-async def test_an_entry_left_in_a_tended_collection_is_shown_until_it_is_taken_away() -> None:
+async def test_an_entry_left_in_a_tended_collection_is_shown_until_it_is_removed() -> None:
     async with scene() as now:
         records = now.backend.records(TENDED)
         due = now.clock.now() - HOUR
@@ -267,7 +267,7 @@ async def test_an_empty_bucket_leaves_the_list_and_comes_back_when_it_is_needed(
 
 
 @pytest.mark.parametrize("found", [b"", b"\xff\xfe", b"[" * 5_000, b"{}", b"[1]", b'["yesterday"]'])
-async def test_a_list_of_buckets_that_somebody_wrote_over_is_made_again(found: bytes) -> None:
+async def test_a_list_of_buckets_that_was_overwritten_is_made_again(found: bytes) -> None:
     async with scene() as now:
         records = now.backend.records(THINGS)
         await records.create("a", b"", due_at=now.clock.now() - HOUR)
@@ -299,7 +299,7 @@ async def test_many_writers_of_new_buckets_lose_none_of_them() -> None:
         assert sorted(shown) == [f"k{n}" for n in range(8)]
 
 
-# Damage
+# Corrupt bytes
 
 
 async def test_what_wrasse_did_not_write_is_an_error_and_not_a_missing_record() -> None:

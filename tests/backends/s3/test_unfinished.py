@@ -1,4 +1,4 @@
-"""Uploads in parts that nobody finished: found by prefix, given up once, on a real server."""
+"""Uploads in parts that were never completed: found by prefix, aborted once, on a real server."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ T = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 class User:
-    """Somebody with a schema of their own."""
+    """A user with a schema of their own."""
 
     def __init__(self, url: str) -> None:
         self.name = f"u{uuid.uuid4().hex}"
@@ -139,11 +139,11 @@ async def test_what_is_wrong_with_a_query_is_an_error_and_never_an_answer(
 async def test_a_query_that_takes_too_long_is_stopped_and_the_next_one_is_answered(
     user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.backends.sql.catalog.LOOK_MAX", 1.0)
+    monkeypatch.setattr("wrasse.backends.sql.catalog.LOOKUP_MAX", 1.0)
     slow = user.catalog("SELECT 'a' AS key, pg_sleep(30) IS NULL AS prefix")
     with pytest.raises(StoreUnavailable, match=r"took too long|did not answer"):
         await slow.referenced(["a"])
-    monkeypatch.setattr("wrasse.backends.sql.catalog.LOOK_MAX", 30.0)
+    monkeypatch.setattr("wrasse.backends.sql.catalog.LOOKUP_MAX", 30.0)
     assert await user.catalog("SELECT 'a' AS key").referenced(["a"]) == [Reference("a", rule="query 1")]
 
 
@@ -154,7 +154,7 @@ async def test_nothing_can_be_changed_by_a_query(user: User) -> None:
         await shown(user.catalog("SELECT sneaky() AS key"))
 
 
-async def test_a_connection_that_is_cut_gives_no_verdict_and_the_next_look_connects_again(user: User) -> None:
+async def test_a_connection_that_is_cut_gives_no_verdict_and_the_next_lookup_connects_again(user: User) -> None:
     user.run("CREATE TABLE refs AS SELECT 'k' || n AS key FROM generate_series(1, 50000) n")
     catalog = user.catalog("refs")
     async with catalog.snapshot() as snapshot:
@@ -165,8 +165,8 @@ async def test_a_connection_that_is_cut_gives_no_verdict_and_the_next_look_conne
     assert len(await shown(catalog)) == 1000
 
 
-async def test_a_server_that_falls_silent_is_given_up(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wrasse.backends.sql.catalog.LOOK_MAX", 1.0)
+async def test_a_server_that_stops_answering_is_given_up(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wrasse.backends.sql.catalog.LOOKUP_MAX", 1.0)
     port = user.db.info.port
     proxy = Proxy(port)
     await proxy.start()
@@ -178,7 +178,7 @@ async def test_a_server_that_falls_silent_is_given_up(user: User, monkeypatch: p
     await proxy.close()
 
 
-async def test_whoever_stops_waiting_leaves_no_query_behind(user: User) -> None:
+async def test_a_caller_that_stops_waiting_leaves_no_query_behind(user: User) -> None:
     catalog = user.catalog("SELECT 'a' AS key, pg_sleep(60) IS NULL AS prefix")
     task = asyncio.create_task(catalog.referenced(["a"]))
     busy = "state = 'active' AND query LIKE '%pg_sleep(60)%' AND pid <> pg_backend_pid()"

@@ -40,7 +40,7 @@ async def processes(postgres_url: str) -> AsyncIterator[Processes]:
 
 
 def cut(url: str) -> None:
-    """Somebody ends the sessions of wrasse on the server."""
+    """Another program ends the sessions of wrasse on the server."""
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'wrasse'")
 
@@ -70,7 +70,7 @@ async def test_leadership_that_is_lost_in_a_run_is_not_taken_again_before_the_ne
     assert await leader.pause_reason() is None
 
 
-async def test_whoever_loses_the_connection_loses_leadership_with_it(processes: Processes) -> None:
+async def test_a_process_that_loses_the_connection_loses_leadership_with_it(processes: Processes) -> None:
     first, second = processes.start(), processes.start()
     assert await first.pause_reason() is None
     cut(processes.url)
@@ -80,7 +80,7 @@ async def test_whoever_loses_the_connection_loses_leadership_with_it(processes: 
     assert "was lost in this run" in str(await first.pause_reason())
 
 
-async def test_the_last_look_does_not_cost_leadership(processes: Processes) -> None:
+async def test_the_last_lookup_does_not_cost_leadership(processes: Processes) -> None:
     leader = processes.start()
     assert await leader.pause_reason() is None
     for _ in range(3):

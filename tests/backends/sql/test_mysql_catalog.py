@@ -20,7 +20,7 @@ pytestmark = pytest.mark.full
 
 
 class User:
-    """Somebody with a database of their own."""
+    """A user with a database of their own."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -92,7 +92,7 @@ async def test_a_server_that_only_reads_gives_no_verdict(user: User) -> None:
 async def test_a_query_that_takes_too_long_is_stopped_on_the_server_too(
     user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.backends.sql.catalog.LOOK_MAX", 1.0)
+    monkeypatch.setattr("wrasse.backends.sql.catalog.LOOKUP_MAX", 1.0)
     slow = user.catalog(Query("refs", "SELECT 'a' AS \"key\", SLEEP(30) AS prefix"))
     with pytest.raises(StoreUnavailable):
         await slow.referenced(["a"])

@@ -92,7 +92,7 @@ async def test_marks_from_two_processes_in_any_order_never_wait_for_each_other_f
     await second.close()
 
 
-async def test_whoever_may_not_create_tables_is_told_and_can_use_those_that_were_made(url: str) -> None:
+async def test_a_user_who_may_not_create_tables_is_told_and_can_use_existing_ones(url: str) -> None:
     schema = url.rpartition("%3D")[2]
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(f"CREATE ROLE plain_{schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO plain_{schema}")  # type: ignore[arg-type]

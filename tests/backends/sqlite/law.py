@@ -1,4 +1,4 @@
-"""The law of the job tables: every job is in exactly one place, and nobody has to count to know how many are where.
+"""The law of the job tables: every job is in exactly one state, and the counts by state are right.
 
 Read with a connection of its own, from whatever state the file was left in.
 """
@@ -41,8 +41,8 @@ _LAWS = (
     ),
     ("finished without a time, or the other way round", "SELECT id FROM jobs WHERE (state >= 3) <> (finished_at > 0)"),
     ("no payload", "SELECT id FROM jobs WHERE payload IS NULL AND seq NOT IN (SELECT seq FROM payloads)"),
-    ("a payload of nobody", "SELECT CAST(seq AS TEXT) FROM payloads WHERE seq NOT IN (SELECT seq FROM jobs)"),
-    ("history of nobody", "SELECT CAST(seq AS TEXT) FROM attempts WHERE seq NOT IN (SELECT seq FROM jobs)"),
+    ("a payload without a job", "SELECT CAST(seq AS TEXT) FROM payloads WHERE seq NOT IN (SELECT seq FROM jobs)"),
+    ("history without a job", "SELECT CAST(seq AS TEXT) FROM attempts WHERE seq NOT IN (SELECT seq FROM jobs)"),
     ("two jobs with one turn", "SELECT min(id) FROM jobs WHERE state = 0 GROUP BY queue, rank HAVING count(*) > 1"),
     ("a number not yet drawn", "SELECT id FROM jobs, numbers WHERE max(seq, token, rank) >= back OR rank <= front"),
 )

@@ -1,4 +1,4 @@
-"""The file itself: old, new, foreign, damaged, missing, read-only, moved. Each has one clear error; nothing is lost."""
+"""The file itself: old, new, foreign, corrupt, missing, read-only, moved. Each has one clear error; nothing is lost."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path:
     assert path.read_bytes() == before
 
 
-async def test_a_damaged_database_says_so(tmp_path: Path) -> None:
+async def test_a_corrupt_database_says_so(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     store = await Sqlite.open(path)
     await store.jobs.enqueue([Job(f"job-{n}", payload=b"x" * 500) for n in range(500)], request="r")
@@ -164,7 +164,7 @@ def test_what_is_read_only_says_so(exists: bool, directory: int, says: str) -> N
     assert says in said
 
 
-def test_the_switch_to_a_log_waits_for_whoever_is_in_the_way(tmp_path: Path) -> None:
+def test_the_switch_to_a_log_waits_for_other_processes(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     other = connection(path)
     other.execute("BEGIN EXCLUSIVE")
@@ -176,7 +176,7 @@ def test_the_switch_to_a_log_waits_for_whoever_is_in_the_way(tmp_path: Path) -> 
     assert db.pragma("journal_mode") == "wal"
 
 
-def test_a_database_that_another_process_makes_in_the_middle_of_the_first_look_is_ours(tmp_path: Path) -> None:
+def test_a_database_that_another_process_makes_during_the_first_check_is_ours(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     db, other, made = connection(path), connection(path), list[str]()
     sqlite_connection._use_wal(db, "wrasse.db")
@@ -193,7 +193,7 @@ def test_a_database_that_another_process_makes_in_the_middle_of_the_first_look_i
     assert sqlite_connection.identity(db) == sqlite_connection.identity(other)
 
 
-async def test_a_file_that_was_moved_away_takes_no_more_jobs(tmp_path: Path) -> None:
+async def test_a_file_that_was_moved_away_accepts_no_more_jobs(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     (tmp_path / "wrasse.db").rename(tmp_path / "backup.db")
     with pytest.raises(StoreUnavailable, match="was moved, replaced or deleted"):
@@ -229,7 +229,7 @@ def test_many_processes_that_open_a_new_database_at_once_all_succeed(tmp_path: P
     assert broken_laws(tmp_path / "wrasse.db") == []
 
 
-async def test_of_the_rounds_of_each_root_only_the_last_takes_room(tmp_path: Path) -> None:
+async def test_of_the_scans_of_each_root_only_the_last_is_kept(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     for root, number in (("a", 1), ("a", 2), ("b", 1), ("a", 3)):
         assert await store.sightings.commit(CompleteScan(root, f"r{number}", number, EPOCH, EPOCH, 1, {}), [])

@@ -92,7 +92,7 @@ def views(store: Sqlite) -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 @pytest.mark.parametrize("table", TABLES)
-async def test_a_damaged_row_of_any_table_ends_no_view(filled: Path, tmp_path: Path, table: str) -> None:
+async def test_an_invalid_row_of_any_table_ends_no_view(filled: Path, tmp_path: Path, table: str) -> None:
     with closing(apsw.Connection(str(filled))) as db:
         columns = [(name, kind) for _, name, kind, *_ in db.execute(f"PRAGMA table_info({table})")]
         key = [name for _, name, _, _, _, place in db.execute(f"PRAGMA table_info({table})") if place]
@@ -122,7 +122,7 @@ async def test_a_damaged_row_of_any_table_ends_no_view(filled: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("change", ["UPDATE identity SET name = CAST(x'ff' AS TEXT)", "DELETE FROM identity"])
-async def test_a_database_whose_name_is_damaged_answers_as_another_one(
+async def test_a_database_whose_name_is_invalid_answers_as_another_one(
     filled: Path, tmp_path: Path, change: str
 ) -> None:
     path = tmp_path / "wrasse.db"
@@ -135,7 +135,7 @@ async def test_a_database_whose_name_is_damaged_answers_as_another_one(
     await store.close()
 
 
-async def test_what_is_damaged_is_shown_beside_its_neighbours(filled: Path, tmp_path: Path) -> None:
+async def test_what_is_invalid_is_shown_beside_its_neighbours(filled: Path, tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     shutil.copy(filled, path)
     with closing(apsw.Connection(str(path))) as db:
@@ -179,12 +179,12 @@ async def test_a_job_in_a_state_that_is_none_is_listed_counted_and_repaired(tmp_
     assert [(info.id, info.reason) for info in dead] == [("bad", Reason.INVALID_PAYLOAD)]
     assert (await store.jobs.counts()).queues[0].dead == 1
 
-    found = await store.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    found = await store.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert [(each.kind, each.count, each.repaired) for each in found] == [("state", 1, 0), ("counts", 1, 0)]
     assert found[0].names == ("bad",)
-    repaired = await store.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    repaired = await store.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert [(each.kind, each.repaired) for each in repaired] == [("state", 1), ("counts", 1)]
-    assert not await store.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    assert not await store.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     (queue,) = (await store.jobs.counts()).queues
     assert (queue.ready, queue.dead) == (2, 1)
     shown = await store.jobs.get("bad")

@@ -153,9 +153,9 @@ async def use_records(store: Sqlite, clock: ManualClock) -> None:
         await records.page("", after, 5)
         await records.page("a", after, 5)
     await records.due(None, None, 5)
-    stands = await records.create("shelved", b"1", index_entry=IndexEntry("s", 1))
-    await records.put("shelved", b"2", at=str(stands.version), index_entry=IndexEntry("t", 1))
-    found = await records.get("shelved")
+    stands = await records.create("indexed", b"1", index_entry=IndexEntry("s", 1))
+    await records.put("indexed", b"2", at=str(stands.version), index_entry=IndexEntry("t", 1))
+    found = await records.get("indexed")
     assert found is not None
     await records.reindex([(found, IndexEntry("s", 2))])
     await records.status_counts([StatusRange("s"), StatusRange("s", 5)])

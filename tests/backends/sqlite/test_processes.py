@@ -50,7 +50,7 @@ async def test_processes_that_race_for_jobs_each_win_different_ones(tmp_path: Pa
     assert broken_laws(path) == []
 
 
-async def test_a_put_by_another_process_wakes_a_waiting_taker(tmp_path: Path) -> None:
+async def test_an_enqueue_by_another_process_wakes_a_waiting_worker(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     store = await Sqlite.open(path)
     child = ready(sqlite_child.start("puts_one", path))
@@ -68,7 +68,7 @@ async def test_a_put_by_another_process_wakes_a_waiting_taker(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.full)])
-def test_a_killed_process_leaves_every_answered_put_and_a_sound_file(tmp_path: Path, kills: int) -> None:
+def test_a_killed_process_leaves_every_answered_enqueue_and_a_sound_file(tmp_path: Path, kills: int) -> None:
     path = tmp_path / "wrasse.db"
     answered: set[str] = set()
     for kill in range(kills):

@@ -18,7 +18,7 @@ from wrasse.jobs.producer import Producer, ProducerOptions
 from wrasse.ports.jobs import Complete, Job
 
 
-def test_a_file_that_may_not_grow_keeps_every_answered_put_and_goes_on_when_it_may(tmp_path: Path) -> None:
+def test_a_file_that_may_not_grow_keeps_every_answered_enqueue_and_goes_on_when_it_may(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     said = sqlite_child.finish(sqlite_child.start("fills", path))
     failure, read, after = said[-3:]
@@ -50,7 +50,7 @@ async def test_a_full_database_still_lets_jobs_finish(tmp_path: Path) -> None:
     assert apsw.Connection(str(path)).pragma("quick_check") == "ok"
 
 
-async def test_a_put_without_room_fails_at_once_instead_of_being_tried_again(tmp_path: Path) -> None:
+async def test_an_enqueue_without_room_fails_at_once_instead_of_being_tried_again(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
 
     def freeze(step: object) -> None:

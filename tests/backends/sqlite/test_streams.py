@@ -235,7 +235,7 @@ async def test_a_group_that_a_trim_overtook_does_not_keep_its_waiters_busy(tmp_p
 async def test_an_append_and_a_nak_of_this_process_wake_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.backends.sqlite.wakeups.TICK", 3600)  # nobody looks at what other processes do
+    monkeypatch.setattr("wrasse.backends.sqlite.wakeups.TICK", 3600)  # changes of other processes are not polled
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await store.groups.join(S, G, FIRST)
     for number in (1, 2):
@@ -289,7 +289,7 @@ async def _asks(store: Sqlite) -> str:
 # Several processes
 
 
-async def test_an_append_by_another_process_wakes_whoever_waits(tmp_path: Path) -> None:
+async def test_an_append_by_another_process_wakes_a_waiting_consumer(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await store.groups.join(S, G, FIRST)
     child = stream_child.start("appends_one", tmp_path / "wrasse.db")
@@ -320,7 +320,7 @@ def killed(child: subprocess.Popen[str]) -> list[str]:
 
 
 def broken_laws(path: Path) -> list[str]:
-    """What must hold of the tables whenever nobody writes."""
+    """What must be true of the tables between two writes."""
     db = apsw.Connection(str(path))
     laws = {
         "counted": "SELECT count(*) FROM streams s WHERE length != (SELECT count(*) FROM entries WHERE stream = s.id)"

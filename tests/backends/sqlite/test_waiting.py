@@ -31,12 +31,12 @@ async def waiting(store: Sqlite, count: int = 1) -> None:
 
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at what other processes do: what wakes a worker is this process itself."""
+    """Changes of other processes are not polled: what wakes a worker is this process itself."""
     monkeypatch.setattr("wrasse.backends.sqlite.wakeups.TICK", 3600)
 
 
 @pytest.mark.usefixtures("no_ticks")
-async def test_a_put_wakes_those_who_wait_for_its_queue(tmp_path: Path) -> None:
+async def test_an_enqueue_wakes_the_workers_that_wait_for_its_queue(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     async with asyncio.TaskGroup() as group:
         low, high = group.create_task(taker(store)), group.create_task(taker(store, "high"))
@@ -50,7 +50,7 @@ async def test_a_put_wakes_those_who_wait_for_its_queue(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_ticks")
-async def test_a_requeue_wakes_who_waits(tmp_path: Path) -> None:
+async def test_a_requeue_wakes_waiting_workers(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await store.jobs.enqueue([Job("a")], request="p")
     claimed = await store.jobs.claim(["low"], 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="first")
@@ -63,7 +63,7 @@ async def test_a_requeue_wakes_who_waits(tmp_path: Path) -> None:
     assert take.result().jobs[0].attempt == 2
 
 
-async def test_a_delayed_job_wakes_who_waits_when_it_is_due(tmp_path: Path) -> None:
+async def test_a_scheduled_job_wakes_waiting_workers_when_it_is_due(tmp_path: Path) -> None:
     clock = ManualClock()
     store = await Sqlite.open(tmp_path / "wrasse.db", clock)
     await store.jobs.enqueue([Job("later", delay=timedelta(minutes=5))], request="p")
@@ -93,7 +93,7 @@ async def test_waiting_costs_next_to_nothing(tmp_path: Path) -> None:
     assert cost < 0.03
 
 
-async def test_nothing_is_watched_while_nobody_waits(tmp_path: Path) -> None:
+async def test_nothing_is_watched_while_no_worker_waits(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await taker(store, wait=timedelta(milliseconds=30))
     assert not store._wakeups._wanted.is_set()

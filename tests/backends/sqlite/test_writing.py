@@ -69,7 +69,7 @@ async def test_an_operation_cancelled_before_its_turn_is_not_done(tmp_path: Path
     assert ([put.new for put in first.result()], stored_ids(tmp_path / "wrasse.db")) == ([True], {"first"})
 
 
-async def test_a_take_whose_taker_goes_away_gives_its_jobs_back(tmp_path: Path) -> None:
+async def test_a_claim_that_is_cancelled_releases_its_jobs(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await store.jobs.enqueue([Job(f"job-{n}") for n in range(3)], request="p")
     take = asyncio.ensure_future(
@@ -140,7 +140,7 @@ async def test_a_step_of_the_wall_clock_does_not_make_an_answer_forgotten(tmp_pa
     await store.close()
 
 
-async def test_a_large_take_is_cut_by_bytes_and_the_rest_comes_next(tmp_path: Path) -> None:
+async def test_a_large_claim_is_cut_by_bytes_and_the_rest_comes_next(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     sizes = [1, 15 << 20, 15 << 20, 15 << 20, 2]
     for n, size in enumerate(sizes):
@@ -153,7 +153,7 @@ async def test_a_large_take_is_cut_by_bytes_and_the_rest_comes_next(tmp_path: Pa
     assert [[len(job.job.payload) for job in claimed.jobs] for claimed in takes] == [sizes[:3], sizes[3:], []]
 
 
-async def test_finishes_of_many_takes_in_one_batch_are_each_judged(tmp_path: Path) -> None:
+async def test_completions_of_many_claims_in_one_batch_are_each_checked(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await store.jobs.enqueue([Job(f"job-{n}") for n in range(30)], request="p")
     claims = []

@@ -53,7 +53,7 @@ def expected(meta: KeyRecord, version: int | None, etag: str | None) -> Refusal 
 
 
 @given(metas(held=True), ASKED, MOMENTS, TERMS)
-def test_nobody_gets_a_key_before_the_lease_in_the_way_is_over_for_all_clocks(
+def test_a_key_is_granted_only_after_its_lease_is_over_for_all_clocks(
     meta: KeyRecord, asked: AcquireRequest, at: datetime, terms: Terms
 ) -> None:
     assert meta.lease is not None
@@ -91,8 +91,8 @@ def test_what_a_lease_that_ended_had_staged_is_gone_and_remembered_as_such(
     at = meta.lease.expires_at + terms.margin + terms.delay + later
     verdict = rules.acquire(meta, asked, at, terms)
     assert isinstance(verdict, KeyRecord)
-    after, looked = verdict, at + rules.RECHECK_AFTER
-    assert (after.staged, after.has_dropped(meta.lease.token), after.recheck_at) == (None, True, looked)
+    after, due = verdict, at + rules.RECHECK_AFTER
+    assert (after.staged, after.has_dropped(meta.lease.token), after.recheck_at) == (None, True, due)
 
 
 @given(metas(held=True), ASKED, SPANS, TERMS)
@@ -121,7 +121,7 @@ def test_who_wants_a_new_key_is_refused_an_old_one(
 
 
 @given(metas(), ASKED, MOMENTS, SPANS, TERMS)
-def test_once_a_key_is_free_it_stays_free_until_somebody_takes_it(
+def test_once_a_key_is_free_it_stays_free_until_it_is_acquired(
     meta: KeyRecord, asked: AcquireRequest, at: datetime, later: timedelta, terms: Terms
 ) -> None:
     assume(isinstance(rules.acquire(meta, asked, at, terms), KeyRecord))

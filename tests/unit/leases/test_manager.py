@@ -26,7 +26,7 @@ SECOND = timedelta(seconds=1)
 DEFAULT = leases_in("default")
 
 
-class Desk:
+class Scene:
     """A store, its clock, and lessors before it."""
 
     def __init__(self) -> None:
@@ -53,127 +53,127 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def scene() -> Scene:
+    return Scene()
 
 
-async def test_a_free_key_is_granted_until_the_end_of_its_time(desk: Desk) -> None:
-    lease = await desk.acquire()
-    assert (lease.owner, lease.expires_at, lease.token) == ("me", desk.clock.now() + TTL, 1_767_225_600_000)
+async def test_a_free_key_is_granted_until_the_end_of_its_time(scene: Scene) -> None:
+    lease = await scene.acquire()
+    assert (lease.owner, lease.expires_at, lease.token) == ("me", scene.clock.now() + TTL, 1_767_225_600_000)
 
 
-async def test_a_held_key_is_refused(desk: Desk) -> None:
-    await desk.acquire()
-    desk.clock.advance(TTL - SECOND)
-    assert await desk.lease_manager.acquire("k", "you", TTL) is None
+async def test_a_leased_key_is_refused(scene: Scene) -> None:
+    await scene.acquire()
+    scene.clock.advance(TTL - SECOND)
+    assert await scene.lease_manager.acquire("k", "you", TTL) is None
 
 
-async def test_the_same_owner_asking_twice_is_somebody_else(desk: Desk) -> None:
-    await desk.acquire()
-    assert await desk.lease_manager.acquire("k", "me", TTL) is None
+async def test_a_second_acquire_of_the_same_owner_is_refused(scene: Scene) -> None:
+    await scene.acquire()
+    assert await scene.lease_manager.acquire("k", "me", TTL) is None
 
 
-async def test_a_lease_that_ended_goes_to_whoever_asks_next_with_a_higher_token(desk: Desk) -> None:
-    first = await desk.acquire()
-    desk.clock.advance(TTL)
-    assert (await desk.acquire("you")).token == first.token + 1
+async def test_a_lease_that_ended_goes_to_whoever_asks_next_with_a_higher_token(scene: Scene) -> None:
+    first = await scene.acquire()
+    scene.clock.advance(TTL)
+    assert (await scene.acquire("you")).token == first.token + 1
 
 
-async def test_whoever_lost_a_lease_can_neither_renew_nor_release_it(desk: Desk) -> None:
-    first = await desk.acquire()
-    desk.clock.advance(TTL)
-    second = await desk.acquire("you")
-    assert await desk.lease_manager.renew(first, TTL) is None
-    assert not await desk.lease_manager.release(first)
-    assert await desk.lease_manager.get("k") == second
+async def test_whoever_lost_a_lease_can_neither_renew_nor_release_it(scene: Scene) -> None:
+    first = await scene.acquire()
+    scene.clock.advance(TTL)
+    second = await scene.acquire("you")
+    assert await scene.lease_manager.renew(first, TTL) is None
+    assert not await scene.lease_manager.release(first)
+    assert await scene.lease_manager.get("k") == second
 
 
-async def test_renewing_keeps_the_token_and_moves_the_end(desk: Desk) -> None:
-    lease = await desk.acquire()
-    desk.clock.advance(10 * SECOND)
-    renewed = await desk.lease_manager.renew(lease, TTL)
+async def test_renewing_keeps_the_token_and_moves_the_end(scene: Scene) -> None:
+    lease = await scene.acquire()
+    scene.clock.advance(10 * SECOND)
+    renewed = await scene.lease_manager.renew(lease, TTL)
     assert renewed is not None
     assert (renewed.token, renewed.expires_at) == (lease.token, lease.expires_at + 10 * SECOND)
-    assert await desk.stored() == renewed
+    assert await scene.stored() == renewed
 
 
-async def test_past_its_end_a_lease_is_over_even_if_nobody_took_it(desk: Desk) -> None:
-    lease = await desk.acquire()
-    desk.clock.advance(TTL)
-    assert await desk.lease_manager.renew(lease, TTL) is None
-    assert not await desk.lease_manager.release(lease)
+async def test_past_its_end_a_lease_is_over_even_if_no_one_acquired_it(scene: Scene) -> None:
+    lease = await scene.acquire()
+    scene.clock.advance(TTL)
+    assert await scene.lease_manager.renew(lease, TTL) is None
+    assert not await scene.lease_manager.release(lease)
 
 
-async def test_a_released_key_is_free_at_once_and_its_record_keeps_the_token(desk: Desk) -> None:
-    lease = await desk.acquire()
-    assert await desk.lease_manager.release(lease)
-    assert (await desk.record()).token == lease.token
-    assert (await desk.acquire("you")).token == lease.token + 1
+async def test_a_released_key_is_free_at_once_and_its_record_keeps_the_token(scene: Scene) -> None:
+    lease = await scene.acquire()
+    assert await scene.lease_manager.release(lease)
+    assert (await scene.record()).token == lease.token
+    assert (await scene.acquire("you")).token == lease.token + 1
 
 
-async def test_an_old_handle_on_a_renewed_lease_still_releases_it(desk: Desk) -> None:
-    lease = await desk.acquire()
-    await desk.lease_manager.renew(lease, TTL)
-    assert await desk.lease_manager.release(lease)
-    assert await desk.lease_manager.get("k") is None
+async def test_an_old_handle_on_a_renewed_lease_still_releases_it(scene: Scene) -> None:
+    lease = await scene.acquire()
+    await scene.lease_manager.renew(lease, TTL)
+    assert await scene.lease_manager.release(lease)
+    assert await scene.lease_manager.get("k") is None
 
 
-async def test_looking_at_an_ended_lease_clears_it(desk: Desk) -> None:
-    lease = await desk.acquire()
-    desk.clock.advance(TTL)
-    assert await desk.lease_manager.get("k") is None
-    stored = await desk.record()
+async def test_reading_an_ended_lease_clears_it(scene: Scene) -> None:
+    lease = await scene.acquire()
+    scene.clock.advance(TTL)
+    assert await scene.lease_manager.get("k") is None
+    stored = await scene.record()
     assert (stored.lease, stored.token) == (None, lease.token)
 
 
-async def test_looking_at_a_lease_that_is_held_changes_nothing(desk: Desk) -> None:
-    lease = await desk.acquire()
-    assert await desk.lease_manager.get("k") == lease
+async def test_reading_a_current_lease_changes_nothing(scene: Scene) -> None:
+    lease = await scene.acquire()
+    assert await scene.lease_manager.get("k") == lease
 
 
-async def test_the_engines_own_leases_are_not_indexed(desk: Desk) -> None:
-    lease = await desk.lease_manager.acquire("k", "me", TTL)
+async def test_the_engines_own_leases_are_not_indexed(scene: Scene) -> None:
+    lease = await scene.lease_manager.acquire("k", "me", TTL)
     assert lease is not None
-    assert list(await desk.records.due(lease.expires_at, None, 10)) == []
+    assert list(await scene.records.due(lease.expires_at, None, 10)) == []
 
 
-async def test_of_many_that_ask_at_once_exactly_one_gets_the_lease(desk: Desk) -> None:
-    asked = [LeaseManager(desk.records, desk.clock).acquire("k", f"w{n}", TTL) for n in range(20)]
+async def test_of_many_that_ask_at_once_exactly_one_gets_the_lease(scene: Scene) -> None:
+    asked = [LeaseManager(scene.records, scene.clock).acquire("k", f"w{n}", TTL) for n in range(20)]
     granted = [lease for lease in await asyncio.gather(*asked) if lease is not None]
     assert len(granted) == 1
 
 
-async def test_of_many_that_ask_for_an_ended_lease_exactly_one_gets_it(desk: Desk) -> None:
-    first = await desk.acquire()
-    desk.clock.advance(TTL)
+async def test_of_many_that_ask_for_an_ended_lease_exactly_one_gets_it(scene: Scene) -> None:
+    first = await scene.acquire()
+    scene.clock.advance(TTL)
     slow = {n: Fault(slow_request=0.001) for n in range(9)}
-    asked = [desk.behind(slow).acquire("k", f"w{n}", TTL) for n in range(20)]
+    asked = [scene.behind(slow).acquire("k", f"w{n}", TTL) for n in range(20)]
     granted = [lease for lease in await asyncio.gather(*asked) if lease is not None]
     assert [lease.token for lease in granted] == [first.token + 1]
 
 
 @pytest.mark.parametrize("fault", [LOST_REPLY, LOST_REQUEST])
-async def test_an_acquire_whose_reply_was_lost_is_granted_once(desk: Desk, fault: Fault) -> None:
-    lease = await desk.behind({0: fault}, only="create").acquire("k", "me", TTL)
-    assert lease == await desk.stored()
+async def test_an_acquire_whose_reply_was_lost_is_granted_once(scene: Scene, fault: Fault) -> None:
+    lease = await scene.behind({0: fault}, only="create").acquire("k", "me", TTL)
+    assert lease == await scene.stored()
 
 
 @pytest.mark.parametrize("fault", [LOST_REPLY, LOST_REQUEST])
-async def test_a_renewal_whose_reply_was_lost_is_made_once(desk: Desk, fault: Fault) -> None:
-    lease = await desk.acquire()
-    renewed = await desk.behind({0: fault}, only="put").renew(lease, TTL)
-    assert renewed == await desk.stored()
+async def test_a_renewal_whose_reply_was_lost_is_made_once(scene: Scene, fault: Fault) -> None:
+    lease = await scene.acquire()
+    renewed = await scene.behind({0: fault}, only="put").renew(lease, TTL)
+    assert renewed == await scene.stored()
 
 
 @pytest.mark.parametrize("fault", [LOST_REPLY, LOST_REQUEST])
-async def test_a_release_whose_reply_was_lost_is_not_reported_as_lost(desk: Desk, fault: Fault) -> None:
-    lease = await desk.acquire()
-    assert await desk.behind({0: fault}, only="put").release(lease)
+async def test_a_release_whose_reply_was_lost_is_not_reported_as_lost(scene: Scene, fault: Fault) -> None:
+    lease = await scene.acquire()
+    assert await scene.behind({0: fault}, only="put").release(lease)
 
 
-async def test_a_store_that_stays_silent_is_an_error_and_not_a_refusal(desk: Desk) -> None:
+async def test_a_store_that_stays_silent_is_an_error_and_not_a_refusal(scene: Scene) -> None:
     with pytest.raises(StoreUnavailable):
-        await desk.behind(dict.fromkeys(range(9), LOST_REPLY), only="create").acquire("k", "me", TTL)
+        await scene.behind(dict.fromkeys(range(9), LOST_REPLY), only="create").acquire("k", "me", TTL)
 
 
 class _Vague(FaultyRecords):
@@ -184,17 +184,17 @@ class _Vague(FaultyRecords):
         return replace(written, outcome=Outcome.UNKNOWN, version=None)
 
 
-async def test_an_acquire_of_which_the_store_cannot_tell_is_looked_up(desk: Desk) -> None:
-    lease_manager = LeaseManager(_Vague(desk.records, Network(Script({}))), desk.clock)
-    assert await lease_manager.acquire("k", "me", TTL) == await desk.stored()
+async def test_an_acquire_of_which_the_store_cannot_tell_is_looked_up(scene: Scene) -> None:
+    lease_manager = LeaseManager(_Vague(scene.records, Network(Script({}))), scene.clock)
+    assert await lease_manager.acquire("k", "me", TTL) == await scene.stored()
 
 
 class _SlowReply(FaultyRecords):
     """The store decides at once; its answer takes five seconds."""
 
-    def __init__(self, desk: Desk) -> None:
-        super().__init__(desk.records, Network(Script({})))
-        self._clock = desk.clock
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene.records, Network(Script({})))
+        self._clock = scene.clock
 
     async def create(self, key: str, value: bytes, **rest: object) -> Written:
         written = await super().create(key, value, **rest)  # type: ignore[arg-type]
@@ -202,49 +202,49 @@ class _SlowReply(FaultyRecords):
         return written
 
 
-async def test_a_slow_reply_does_not_make_a_holder_overstay(desk: Desk) -> None:
-    lease_manager = LeaseManager(_SlowReply(desk), desk.clock)
+async def test_a_slow_reply_does_not_make_a_holder_overstay(scene: Scene) -> None:
+    lease_manager = LeaseManager(_SlowReply(scene), scene.clock)
     lease = await lease_manager.acquire("k", "me", TTL)
     assert lease is not None
-    assert lease_manager.term(lease) - desk.clock.monotonic() == 25
+    assert lease_manager.term(lease) - scene.clock.monotonic() == 25
 
 
 @pytest.mark.parametrize("hours", [25, -25])
-async def test_a_host_whose_clock_is_off_neither_robs_nor_overstays(desk: Desk, hours: int) -> None:
-    off = ManualClock(desk.clock.now() + timedelta(hours=hours))
-    stranger = LeaseManager(desk.records, off)
-    await desk.acquire()
+async def test_a_host_whose_clock_is_off_neither_robs_nor_overstays(scene: Scene, hours: int) -> None:
+    off = ManualClock(scene.clock.now() + timedelta(hours=hours))
+    stranger = LeaseManager(scene.records, off)
+    await scene.acquire()
     assert await stranger.acquire("k", "stranger", TTL) is None
-    desk.clock.advance(TTL)
+    scene.clock.advance(TTL)
     off.advance(TTL)
     lease = await stranger.acquire("k", "stranger", TTL)
     assert lease is not None
-    assert lease.expires_at == desk.clock.now() + TTL
+    assert lease.expires_at == scene.clock.now() + TTL
 
 
-async def test_a_host_that_slept_asks_the_store_for_the_time_again(desk: Desk) -> None:
-    lease = await desk.acquire()
-    desk.clock.step(TTL)  # the store's clock went on while our monotonic one stood still
-    assert await desk.lease_manager.renew(lease, TTL) is None
+async def test_a_host_that_slept_asks_the_store_for_the_time_again(scene: Scene) -> None:
+    lease = await scene.acquire()
+    scene.clock.step(TTL)  # the store's clock went on while our monotonic one stood still
+    assert await scene.lease_manager.renew(lease, TTL) is None
 
 
-async def test_with_a_margin_contenders_wait_longer_and_holders_stop_earlier(desk: Desk) -> None:
-    careful = LeaseManager(desk.records, desk.clock, margin=2 * SECOND)
+async def test_with_a_margin_contenders_wait_longer_and_holders_stop_earlier(scene: Scene) -> None:
+    careful = LeaseManager(scene.records, scene.clock, margin=2 * SECOND)
     lease = await careful.acquire("k", "me", TTL)
     assert lease is not None
     assert careful.term(lease) == (TTL - 2 * SECOND).total_seconds()
-    desk.clock.advance(TTL + SECOND)
+    scene.clock.advance(TTL + SECOND)
     assert await careful.acquire("k", "you", TTL) is None
-    desk.clock.advance(SECOND)
+    scene.clock.advance(SECOND)
     assert await careful.acquire("k", "you", TTL) is not None
 
 
-async def test_whoever_waits_gets_the_key_once_it_is_released(desk: Desk) -> None:
-    lease = await desk.acquire()
+async def test_whoever_waits_gets_the_key_once_it_is_released(scene: Scene) -> None:
+    lease = await scene.acquire()
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(desk.lease_manager.acquire("k", "you", TTL, wait=None))
+        waiting = tasks.create_task(scene.lease_manager.acquire("k", "you", TTL, wait=None))
         await asyncio.sleep(0)
-        await desk.lease_manager.release(lease)
+        await scene.lease_manager.release(lease)
     granted = waiting.result()
     assert granted is not None
     assert (granted.owner, granted.token) == ("you", lease.token + 1)
@@ -265,9 +265,9 @@ async def test_a_bounded_wait_ends_without_the_key() -> None:
 
 
 @pytest.mark.parametrize(("owner", "ttl"), [("", TTL), ("me", timedelta(0)), ("me", -TTL)])
-async def test_a_lease_without_owner_or_time_is_a_mistake(desk: Desk, owner: str, ttl: timedelta) -> None:
+async def test_a_lease_without_owner_or_time_is_a_mistake(scene: Scene, owner: str, ttl: timedelta) -> None:
     with pytest.raises(UsageError):
-        await desk.lease_manager.acquire("k", owner, ttl)
+        await scene.lease_manager.acquire("k", owner, ttl)
 
 
 # What earlier releases stored, and what they read: engines of two releases take turns during an upgrade.
@@ -278,31 +278,31 @@ OLD_RELEASED = b'{"owner":"","token":1767225600007,"until":1767225630000000,"gra
 
 
 @pytest.mark.parametrize("value", [OLD_HELD, OLD_RENEWED])
-async def test_a_lease_of_an_earlier_release_is_honoured_until_it_ends(desk: Desk, value: bytes) -> None:
-    await desk.records.create("k", value)
-    assert await desk.lease_manager.acquire("k", "new", TTL) is None
-    seen = await desk.lease_manager.get("k")
+async def test_a_lease_of_an_earlier_release_is_honoured_until_it_ends(scene: Scene, value: bytes) -> None:
+    await scene.records.create("k", value)
+    assert await scene.lease_manager.acquire("k", "new", TTL) is None
+    seen = await scene.lease_manager.get("k")
     assert seen is not None
-    assert (seen.owner, seen.token, seen.expires_at) == ("old", 1_767_225_600_000, desk.clock.now() + TTL)
-    desk.clock.advance(TTL)
-    lease = await desk.lease_manager.acquire("k", "new", TTL)
+    assert (seen.owner, seen.token, seen.expires_at) == ("old", 1_767_225_600_000, scene.clock.now() + TTL)
+    scene.clock.advance(TTL)
+    lease = await scene.lease_manager.acquire("k", "new", TTL)
     assert lease is not None
     assert lease.token == 1_767_225_600_001
 
 
-async def test_the_token_that_an_earlier_release_left_goes_on(desk: Desk) -> None:
-    await desk.records.create("k", OLD_RELEASED)
-    assert (await desk.acquire()).token == 1_767_225_600_008
+async def test_the_token_that_an_earlier_release_left_goes_on(scene: Scene) -> None:
+    await scene.records.create("k", OLD_RELEASED)
+    assert (await scene.acquire()).token == 1_767_225_600_008
 
 
-async def test_an_earlier_release_reads_what_this_one_stores(desk: Desk) -> None:
-    lease = await desk.acquire()
-    written = await desk.records.get("k")
+async def test_an_earlier_release_reads_what_this_one_stores(scene: Scene) -> None:
+    lease = await scene.acquire()
+    written = await scene.records.get("k")
     assert written is not None
     old = json.loads(written.value)
     assert old == {"owner": "me", "token": lease.token, "until": 1_767_225_630_000_000, "grant": lease.id}
-    await desk.lease_manager.release(lease)
-    written = await desk.records.get("k")
+    await scene.lease_manager.release(lease)
+    written = await scene.records.get("k")
     assert written is not None
     assert json.loads(written.value) == {"owner": "", "token": lease.token, "until": 0, "grant": ""}
 
@@ -322,29 +322,29 @@ def test_tokens_only_grow_and_nobody_holds_what_another_was_granted_later(
     operations: list[tuple[str, int, int]],
 ) -> None:
     async def story() -> None:
-        desk = Desk()
+        scene = Scene()
         held: dict[int, Lease] = {}
         tokens: list[int] = []
         for what, who, seconds in operations:
-            desk.clock.advance(timedelta(seconds=seconds))
-            at = desk.clock.now()
+            scene.clock.advance(timedelta(seconds=seconds))
+            at = scene.clock.now()
             alive = [lease for lease in held.values() if at < lease.expires_at]
             if what == "acquire":
-                lease = await desk.lease_manager.acquire("k", f"w{who}", TTL)
+                lease = await scene.lease_manager.acquire("k", f"w{who}", TTL)
                 assert (lease is None) is bool(alive)
                 if lease is not None:
                     tokens.append(lease.token)
                     held[who] = lease
             elif what == "get":
-                assert await desk.lease_manager.get("k") == (alive[0] if alive else None)
+                assert await scene.lease_manager.get("k") == (alive[0] if alive else None)
             elif who in held and what == "renew":
-                renewed = await desk.lease_manager.renew(held[who], TTL)
+                renewed = await scene.lease_manager.renew(held[who], TTL)
                 assert (renewed is not None) is (held[who] in alive)
                 if renewed is not None:
                     held[who] = renewed
             elif who in held:
                 lease = held.pop(who)
-                assert await desk.lease_manager.release(lease) is (lease in alive)
+                assert await scene.lease_manager.release(lease) is (lease in alive)
         assert tokens == sorted(set(tokens))
 
     asyncio.run(story())

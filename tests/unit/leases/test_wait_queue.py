@@ -143,7 +143,7 @@ def test_only_the_first_in_line_asks_the_store() -> None:
         return asked
 
     alone, many = run_virtual(story(1)), run_virtual(story(20))
-    assert many - alone <= 25  # each has looked once when it came; pauses differ
+    assert many - alone <= 25  # each polled once when it came; pauses differ
 
 
 # Nobody gets a key without knowing

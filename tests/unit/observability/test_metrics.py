@@ -160,7 +160,7 @@ def test_a_look_at_orphans_is_told_by_root() -> None:
     found = {name: value for (name, labels), value in samples(facts(1)).items() if ("root", "archives") in labels}
     assert found["wrasse_orphans_unreferenced"] == 2 + 3 + 4
     assert (found["wrasse_orphans_quarantined"], found["wrasse_orphans_objects"]) == (5, 100)
-    assert found["wrasse_orphans_last_look_timestamp_seconds"] == NOW.timestamp()
+    assert found["wrasse_orphans_last_scan_timestamp_seconds"] == NOW.timestamp()
     late = samples(facts(1))["wrasse_orphans_commit_lag", (("root", "archives"), ("within", "4h"))]
     assert late == 6
 

@@ -15,15 +15,15 @@ LATEST = SEED.graces.shortest - timedelta(seconds=1)
 
 
 async def planned(place: Path) -> tuple[Field, Header]:
-    """A field that was looked at twice, and the plan of what is due."""
+    """A field that was scanned twice, and the plan of what is due."""
     field = Field(place / "spool", SEED)
     for op in ("old", "new"):
         await field.put("ws1", op)
     field.refer("ws1", "new")
     await field.run()
     field.clock.advance(2 * HOUR)
-    looked = await field.scanner.scan(note=True)
-    header = write_plan(place / "plan", SEED, looked, looked.suspects)
+    result = await field.scanner.scan(note=True)
+    header = write_plan(place / "plan", SEED, result, result.suspects)
     assert header.lines == 1
     return field, header
 

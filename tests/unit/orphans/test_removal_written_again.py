@@ -91,7 +91,7 @@ async def dies_after_the_marker(self: Trash, round: str, files: list[object]) ->
 
 
 async def somebody_writes_first(self: Trash, round: str, files: list[object]) -> object:
-    """Between the last look and the move all of the unit is written anew."""
+    """Between the last scan and the move all of the unit is written anew."""
     key = at_key("ws1", "old")
     head = await self._objects.head(key)
     assert head is not None
@@ -113,7 +113,7 @@ _discard = Removal._discard
 
 
 async def somebody_deletes_first(self: Removal, units: list[object]) -> object:
-    """Between the look and the removal the new data goes."""
+    """Between the scan and the removal the new data goes."""
     key = at_key("ws1", "old")
     head = await self._objects.head(key)
     assert head is not None

@@ -1,4 +1,4 @@
-"""Whoever watches a look sees how far it is, and from the second look on how far it has to go."""
+"""The progress of a scan shows how far it is, and from the second scan on how far it has to go."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wrasse.ports.page import Page
 
 
 class Watched(MemoryObjects):
-    """A store that looks at the progress of whoever lists it."""
+    """A store that notes the progress of the scan that lists it."""
 
     field: Field
     totals: tuple[int | None, ...] = ()

@@ -31,8 +31,8 @@ class Story:
         self.true = ManualClock()
         self.wrong = ManualClock()
         self.field = Field(place, DELETING, sightings=MemorySightings(self.wrong), clock=self.true)
-        self.since: float | None = None  # when, by true time, the series of looks at it began
-        self.looks = 0
+        self.since: float | None = None  # when, by true time, the series of scans that saw it began
+        self.scans = 0
         self.reference = None
 
     async def plant(self) -> None:
@@ -67,7 +67,7 @@ class Story:
             self.since = None
 
     async def run(self) -> None:
-        """One look, and what must be true if it took the archive away."""
+        """One scan, and what must be true if it took the archive away."""
         there = await self.field.objects.head(KEY) is not None
         report = await self.field.run()
         assert not report.errors, report.errors
@@ -75,9 +75,9 @@ class Story:
             self.since = None
         elif there:
             now = self.true.monotonic()
-            self.since, self.looks = (now, 1) if self.since is None else (self.since, self.looks + 1)
+            self.since, self.scans = (now, 1) if self.since is None else (self.since, self.scans + 1)
             if await self.field.objects.head(KEY) is None:
-                assert self.looks >= 2, "it went at its first look"
+                assert self.scans >= 2, "it went at its first scan"
                 assert now - self.since >= GRACE.total_seconds(), "it went before its grace was over"
 
 

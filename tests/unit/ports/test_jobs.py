@@ -14,7 +14,7 @@ def test_every_step_has_one_rule() -> None:
     assert sorted(rule.step for rule in RULES) == sorted(Step)
 
 
-def test_a_finished_job_is_never_held_again_in_one_step() -> None:
+def test_a_finished_job_never_runs_again_in_one_step() -> None:
     assert not steps_between(JobState.DONE, JobState.RUNNING) | steps_between(JobState.DEAD, JobState.RUNNING)
 
 
@@ -22,7 +22,7 @@ def test_a_done_job_can_only_be_deleted() -> None:
     assert {step for place in PLACES for step in steps_between(JobState.DONE, place)} == {Step.DELETE}
 
 
-def test_a_held_job_is_never_deleted() -> None:
+def test_a_running_job_is_never_deleted() -> None:
     assert not legal(Step.DELETE, JobState.RUNNING, None)
 
 
@@ -37,7 +37,7 @@ def test_no_step_moves_a_token_back(step: Step) -> None:
     assert not token_grew(step, before=2, after=1)
 
 
-def test_a_take_makes_a_new_token_and_a_beat_does_not() -> None:
+def test_a_claim_makes_a_new_token_and_a_heartbeat_does_not() -> None:
     assert not token_grew(Step.CLAIM, 2, 2)
     assert not token_grew(Step.HEARTBEAT, 2, 3)
 

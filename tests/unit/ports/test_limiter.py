@@ -34,7 +34,7 @@ def test_waiting_as_told_gives_the_rest_or_a_burst_of_it(rates: tuple[int, int],
 
 
 @given(RATES, st.integers(2, 10**6))
-def test_a_clock_that_was_set_back_stops_nobody(rates: tuple[int, int], seconds: int) -> None:
+def test_a_clock_that_was_set_back_stops_no_caller(rates: tuple[int, int], seconds: int) -> None:
     (rate, burst), now = rates, 10**7 * SECOND
     spent, _ = Spent(0).allow(now, burst, rate=rate, burst=burst)
     _, allowance = spent.allow(now - seconds * SECOND, 1, rate=rate, burst=burst)
@@ -42,7 +42,7 @@ def test_a_clock_that_was_set_back_stops_nobody(rates: tuple[int, int], seconds:
 
 
 @given(RATES, st.integers(0, 5_000))
-def test_what_is_given_back_is_there_again(rates: tuple[int, int], count: int) -> None:
+def test_what_is_returned_is_there_again(rates: tuple[int, int], count: int) -> None:
     (rate, burst), now = rates, 10 * SECOND
     spent, _ = Spent(0).allow(now, burst, rate=rate, burst=burst)
     _, allowance = spent.give_back(now, count, rate=rate).allow(now, burst, rate=rate, burst=burst)

@@ -22,7 +22,7 @@ from wrasse.ids import Ids
 from wrasse.leases import expiry_index
 from wrasse.leases.expiry_index import EndedKeys, QuietNamespaces
 from wrasse.leases.lease import KeyRecord, StateObject, Terms
-from wrasse.leases.leases import Leases
+from wrasse.leases.leases import LeasePolicy, Leases
 from wrasse.leases.names import state_folder
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Namespaces
@@ -233,7 +233,7 @@ async def test_nothing_is_cleared_before_margin_and_delay_are_over() -> None:
     clock = ManualClock()
     memory = Memory(clock)
     terms = Terms(timedelta(seconds=5), timedelta(seconds=10))
-    leases = Leases(memory.records, memory.objects, clock, terms=terms)
+    leases = Leases(memory.records, memory.objects, clock, LeasePolicy(terms))
     await leases.acquire("a", "me", ttl=TTL)
     clock.advance(TTL)
     sweep = ExpiredLeases(leases, memory.namespaces)

@@ -1,4 +1,4 @@
-"""A process on the memory backend and a look at it, for the tests of the status page."""
+"""A process on the memory backend and its watch, for the tests of the status page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 
 
 class Shown:
-    """What is looked at. `network` is between the process and its streams."""
+    """What is watched. `network` is between the process and its streams."""
 
     def __init__(self, kept: timedelta = timedelta(seconds=2)) -> None:
         self.clock = ManualClock()
@@ -63,7 +63,7 @@ class Shown:
         )
 
     async def refresh(self) -> ProcessSnapshot:
-        """A fresh look."""
+        """A fresh snapshot."""
         self.clock.advance(self.watch.kept)
         return await self.watch.refresh()
 

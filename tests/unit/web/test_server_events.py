@@ -73,9 +73,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(*, clients_max: int = 4, beat: float = 60.0) -> AsyncIterator[Stage]:
+async def stage(*, clients_max: int = 4, keep_alive: float = 60.0) -> AsyncIterator[Stage]:
     shown = Shown(kept=QUICK)
-    feed = Feed(shown.watch, clients_max=clients_max, beat=beat)
+    feed = Feed(shown.watch, clients_max=clients_max, keep_alive=keep_alive)
 
     async def serve(request: web.Request) -> web.StreamResponse:
         return await feed.serve(request, {})
@@ -117,7 +117,7 @@ async def test_a_client_that_was_away_gets_only_what_it_missed() -> None:
         await put(at.shown, "a")
         async with at.client(last=seen) as late:
             missed = await late.event()
-        assert (nothing_new.kind, missed.kind) == ("beat", "snapshot")
+        assert (nothing_new.kind, missed.kind) == ("keepalive", "snapshot")
 
 
 async def test_an_id_of_another_process_means_nothing() -> None:
@@ -126,12 +126,12 @@ async def test_an_id_of_another_process_means_nothing() -> None:
 
 
 async def test_a_quiet_process_says_that_it_is_still_there() -> None:
-    async with stage(beat=0.05) as at, at.client() as client:
+    async with stage(keep_alive=0.05) as at, at.client() as client:
         await client.event()
         at.shown.clock.advance(timedelta(seconds=1))
-        beat = await client.event()
-        assert (beat.kind, beat.id) == ("beat", "")
-        assert json.loads(beat.data) == at.shown.clock.now().isoformat().replace("+00:00", "Z")
+        kept_alive = await client.event()
+        assert (kept_alive.kind, kept_alive.id) == ("keepalive", "")
+        assert json.loads(kept_alive.data) == at.shown.clock.now().isoformat().replace("+00:00", "Z")
         assert ": still here\n" in client.text
         assert "retry: 2000\n" in client.text
 

@@ -36,7 +36,7 @@ async def shown() -> Shown:
 
 
 def failed(shown: Shown, queue: str, times: int) -> None:
-    """Jobs of a queue that fail in the worker of the process that is looked at."""
+    """Jobs of a queue that fail in the worker of the process that is watched."""
     for number in range(times):
         job = ClaimedJob(
             Job("x", queue=queue), Claim("x", number, ""), 1, 0, 0, 0, shown.clock.now(), shown.clock.now()

@@ -1,15 +1,13 @@
 """A directory as a backend: objects and records, shared by any number of processes on one host, or on several hosts if
 the file system is shared between them.
 
-Files that are not data are in `%w` at the root. Opening refuses a file system on which the port's promises would not
-hold, and removes the leftovers of writers that died more than an hour ago.
+Files that are not data are in `%w` at the root. Opening probes the file system, refuses one on which the port's
+promises would not hold, and removes the leftovers of writers that died more than an hour ago.
 
-What the promises need of a file system, probed before the directory is used.
-
-Hard links give `create` one winner, exact times make versions, locks between processes make a check and its change
-atomic, and a directory that was written by a later version of wrasse is not touched. Whether two names can be exchanged
-decides only how a file becomes a directory (`a` beside `a/b`), and whether the file system has files without a name
-decides only what a killed writer leaves behind.
+The promises need hard links, which give `create` one winner; exact times, which make versions; and locks between
+processes, which make a check and its change atomic. A directory that was written by a later version of wrasse is not
+touched. Whether two names can be exchanged decides only how a file becomes a directory (`a` beside `a/b`), and whether
+the file system has files without a name decides only what a killed writer leaves behind.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ def prepare(files: Files, temporary: TempFiles) -> bool:
     exchanges = _probe(files, temporary)
     if not exchanges:
         with suppress(FileExistsError):
-            files.make_folder(object_paths.FOLDER)
+            files.make_folder(object_paths.EXCHANGE_FOLDER)
     return exchanges
 
 
@@ -81,7 +79,12 @@ def _probe(files: Files, temporary: TempFiles) -> bool:
             except OSError as why:
                 raise _lacks(files, "hard links") from why
             # If one process cannot exchange names, all processes of this directory use the shared lock instead.
-            return files.state(object_paths.FOLDER) is None and _exchanges(files, temp_file.path, folder)
+            names = (temp_file.path, folder)
+            return (
+                files.state(object_paths.EXCHANGE_FOLDER) is None
+                and files.exchange(*names)
+                and files.exchange(*names)  # and back
+            )
         finally:
             files.unlink(inside(folder))
             files.remove_folder(folder)
@@ -122,10 +125,6 @@ def _names_blanks(files: Files, temporary: TempFiles) -> bool:
         files.close(file)
         files.unlink(path)
     return True
-
-
-def _exchanges(files: Files, one: bytes, other: bytes) -> bool:
-    return files.exchange(one, other) and files.exchange(one, other)  # there and back
 
 
 def _lacks(files: Files, what: str) -> Refused:

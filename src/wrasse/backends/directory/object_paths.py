@@ -3,14 +3,12 @@
 Invariant: a name is a file or a directory, never both, and `a` becomes a directory with `a/%o` atomically. So two
 creators of one key meet at one name, and a reader finds the object at one of the two at any moment.
 
+Where the file system can exchange two names, a directory is prepared that holds the object under `%o`, and is exchanged
+with the file. Where it cannot (NFS), there is a moment without either. There every access to objects takes a shared
+lock, and the change takes it exclusively; the object keeps a second name during the change, and the next process that
+gets the lock after a crash finishes the change first. So no process ever sees that moment.
+
 A directory that has become empty is removed. A writer whose directory was removed makes it again; it was empty.
-
-A file becomes a directory with the file inside, so that `a` can exist beside `a/b`.
-
-Where the file system can exchange two names this is atomic: a directory is prepared that holds the object under `%o`,
-and is exchanged with the file. Where it cannot (NFS), there is a moment without either. There every access to objects
-takes a shared lock, and the change takes it exclusively; the object keeps a second name during the change, and the next
-process that gets the lock after a crash finishes the change first. So no process ever sees that moment.
 """
 
 from __future__ import annotations
@@ -27,6 +25,9 @@ from wrasse.backends.directory.temp_files import TempFiles
 from wrasse.errors import StoreBroken, StoreUnavailable
 
 TRIES = 100
+EXCHANGE_FOLDER = WORKPLACE + b"/swap"  # exists only where names cannot be exchanged
+_EXCHANGE_LOCK = b"swap"
+_INTENT = b".path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +156,6 @@ def unsteady(files: Files) -> StoreUnavailable:
     )
 
 
-FOLDER = WORKPLACE + b"/swap"  # exists only where names cannot be exchanged
-_LOCK = b"swap"
-_INTENT = b".path"
-
-
 class Exchange:
     """For file systems that can exchange names."""
 
@@ -207,30 +203,32 @@ class LockedExchange:
     def settled(self) -> Iterator[None]:
         """No process is between file and directory, and an interrupted change is finished."""
         while True:
-            with self._locks.file(_LOCK, shared=True):
+            with self._locks.file(_EXCHANGE_LOCK, shared=True):
                 if not self._open_intents():
                     yield
                     return
-            with self._locks.file(_LOCK):
+            with self._locks.file(_EXCHANGE_LOCK):
                 self._finish()
 
     def turn(self, path: bytes) -> None:
         """Makes a directory of the file."""
-        with self._locks.held(path), self._locks.file(_LOCK):
+        with self._locks.held(path), self._locks.file(_EXCHANGE_LOCK):
             self._finish()
             state = self._files.state(path)
             if state is None or not state.is_file:
                 return
-            second = FOLDER + b"/" + hashlib.sha256(path).hexdigest().encode()
+            second = EXCHANGE_FOLDER + b"/" + hashlib.sha256(path).hexdigest().encode()
             with self._temp_files.small_file(path) as temp_file:
                 self._files.rename(temp_file.path, second + _INTENT)
             self._files.link(path, second)
-            self._files.sync_folder(FOLDER)
+            self._files.sync_folder(EXCHANGE_FOLDER)
             self._files.unlink(path)
             self._finish()
 
     def _open_intents(self) -> list[bytes]:
-        return [FOLDER + b"/" + name for name, _ in self._files.names(FOLDER) if name.endswith(_INTENT)]
+        return [
+            EXCHANGE_FOLDER + b"/" + name for name, _ in self._files.names(EXCHANGE_FOLDER) if name.endswith(_INTENT)
+        ]
 
     def _finish(self) -> None:
         for intent in self._open_intents():

@@ -14,15 +14,12 @@ Each change is a sequence of steps, in an order that makes a crash between any t
 The version of an object is the timestamp that this backend sets on its file and the file's number: both stay when a
 name is linked or renamed. Everything here blocks; it runs in threads.
 
-Metadata of objects is in a file beside each object, named for the object's timestamp.
-
+Metadata is in a file beside the object, named for the object's timestamp; an object without metadata has no such file.
 The data file selects its metadata: when a write gives it its name, the metadata of that timestamp is already on disk,
-and the earlier metadata is no longer used. An object without metadata has no such file.
-
-The name of the metadata ends in a suffix of its own, so that a glob for the objects (`*.jsonl.gz`) matches objects
-only. Earlier versions wrote it without that suffix: such files are read and removed, never written. They are checked
-for each time (about 6 µs of a head's 80 µs): no marker in the store can rule them out, since a process of an earlier
-version may still write there, and a copied directory may contain them.
+and the earlier metadata is no longer used. The name ends in a suffix of its own, so that a glob for the objects
+(`*.jsonl.gz`) matches objects only. Earlier versions wrote it without that suffix: such files are read and removed,
+never written. They are checked for each time (about 6 µs of a head's 80 µs): no marker in the store can rule them out,
+since a process of an earlier version may still write there, and a copied directory may contain them.
 """
 
 from __future__ import annotations
@@ -62,6 +59,8 @@ from wrasse.ports.page import Page, check_limit
 
 _TRIES = 100
 _SUFFIX = b".meta"
+_OBJECTS = Sort(segment_of, nested=True)
+F = TypeVar("F", TempFile, TempFile | Blank)
 
 
 class MetadataFiles:
@@ -160,9 +159,6 @@ def _pack(path: bytes, timestamp: int, metadata: Mapping[str, str]) -> bytes:
     # The escaped form keeps names that are no UTF-8.
     where = path.decode("utf-8", "surrogateescape")
     return json.dumps({"path": where, "stamp": timestamp, "metadata": dict(metadata)}).encode()
-
-
-_OBJECTS = Sort(segment_of, nested=True)
 
 
 class ObjectFiles:
@@ -356,11 +352,8 @@ def timestamp_of(version: str) -> int | None:
         return None
 
 
-F = TypeVar("F", TempFile, TempFile | Blank)
-
-
 class DirectoryObjects:
-    """The port."""
+    """The objects of one directory, accessed in threads."""
 
     multipart = versions = None
 

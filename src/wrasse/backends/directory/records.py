@@ -321,9 +321,10 @@ class DirectoryDueIndex:
     def _entered(self, entry: bytes, due_bucket: str) -> bool:
         """Makes the entry, if the bucket is listed; no bucket is retired meanwhile."""
         with self._locks.file(self._lock, shared=True):
-            if not self._is_open(due_bucket):
+            folder = self._folder(due_bucket)
+            if due_bucket not in self._load() or self._files.state(folder) is None:
                 return False
-            self._make_folders(parent(entry), self._folder(due_bucket))
+            self._make_folders(parent(entry), folder)
             with suppress(FileExistsError):
                 file = self._files.create(entry)
                 try:
@@ -346,9 +347,6 @@ class DirectoryDueIndex:
     def _folders(self) -> set[str]:
         names = [name.decode("utf-8", "replace") for name, is_folder in self._files.names(self.folder) if is_folder]
         return {name for name in names if self.due_buckets.is_one(name)}
-
-    def _is_open(self, due_bucket: str) -> bool:
-        return due_bucket in self._load() and self._files.state(self._folder(due_bucket)) is not None
 
     def _open(self, due_bucket: str) -> None:
         """Writes the list first: a directory that is missing from it would stay for ever. Both are on disk before the

@@ -4,15 +4,13 @@ Where the file system allows it, a new file has no name at all until it is linke
 such file is kept ready, since making it takes as long as all other work of a small create except the sync.
 
 A crash's leftovers here are never listed, and are removed when a process opens the directory an hour later. A writer
-keeps its file locked, so that a slow write is not removed.
+keeps its file locked, so that a slow write is not removed. Some leftovers refer to other files: metadata has a second
+name here (a mark) while it is written before its object, and while the object is deleted before it, so metadata that a
+crash left unused is found from here.
 
-Some leftovers refer to other files. Metadata has a second name here (a mark) while it is written before its object, and
-while the object is deleted before it: so metadata that a crash left unused is found from here.
-
-Timestamps of files are never issued twice by one process: they make the version of an object.
-
-A timestamp is the clock's time in nanoseconds. The clock counts microseconds, so the last three digits are free; they
-begin at random, since another process may write in the same microsecond.
+A timestamp is never issued twice by one process: it makes the version of an object. It is the clock's time in
+nanoseconds. The clock counts microseconds, so the last three digits are free; they begin at random, since another
+process may write in the same microsecond.
 """
 
 from __future__ import annotations
@@ -31,6 +29,13 @@ from weakref import WeakValueDictionary
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.names import OBJECT, WORKPLACE
 from wrasse.clock import Clock, from_micros, to_micros
+
+_lock = threading.Lock()
+FOLDER = WORKPLACE + b"/temp"
+LEFT_FOR = timedelta(hours=1)
+LEFTOVERS_MAX = 10_000
+_MARK = b".m"
+_MARK_BYTES_MAX = 1 << 16
 
 
 class Timestamps:
@@ -59,20 +64,12 @@ class _Last:
     timestamp = 0
 
 
-_lock = threading.Lock()
 _lasts: WeakValueDictionary[int, _Last] = WeakValueDictionary()
 
 
 def instant(timestamp: int) -> datetime:
     """The moment of a timestamp."""
     return from_micros(timestamp // 1_000)
-
-
-FOLDER = WORKPLACE + b"/temp"
-LEFT_FOR = timedelta(hours=1)
-LEFTOVERS_MAX = 10_000
-_MARK = b".m"
-_MARK_BYTES_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)

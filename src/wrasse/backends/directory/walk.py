@@ -1,17 +1,15 @@
-"""The names below a directory in the order of their keys, in bounded memory, from any point on.
+"""The names below a directory in the order of their keys, in bounded memory, from any point on; and pages of them.
 
 The order of keys is not the order of names: `a-b`, `a/b`, `a0` are keys in order, and an escaped name stands for
 another byte. So names wait in a heap under the smallest key they can stand for, and a directory is opened when it is
 the smallest. Of a large directory at most WINDOW names are kept, and it is read again from there when they are used up.
-
 A directory that changes while it is read is read again, since some file systems then skip a name that was replaced; at
 most SCANS times, after which the names of all scans count.
 
-Pages of a listing continue where the last one stopped, without reading large directories again for each.
-
-A page is always what a fresh walk would give. The walk behind each of the last few pages is kept, and continues only if
-every directory it still relies on is unchanged, by inode and modification time, and had been unchanged long enough
-before it was read that any change since would show. Otherwise a new walk starts at the cursor.
+A page is always what a fresh walk would give, without reading large directories again for each. The walk behind each of
+the last few pages is kept, and continues only if every directory it still relies on is unchanged, by inode and
+modification time, and had been unchanged long enough before it was read that any change since would show. Otherwise a
+new walk starts at the cursor.
 """
 
 from __future__ import annotations
@@ -39,6 +37,8 @@ _THING, _FOLDER, _REST = 0, 1, 2
 # The smallest key, whether it is a thing or a folder, its path, the key of its folder, how far that was read already.
 _Item = tuple[bytes, int, bytes, bytes, tuple[bytes, int]]
 _NOWHERE = (b"", -1)
+T = TypeVar("T")
+_WALKS_KEPT_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +154,6 @@ class Walk:
         self._steady = False
 
 
-T = TypeVar("T")
-_KEPT_MAX = 4
-
-
 @dataclass(frozen=True, slots=True)
 class WalkedPage(Generic[T]):
     """The entries of a page: keys with what was found there, and whether there is more."""
@@ -211,5 +207,5 @@ class Listings:
             return
         with self._lock:
             self._kept[name, after] = (walk, list(scans))
-            while len(self._kept) > _KEPT_MAX:
+            while len(self._kept) > _WALKS_KEPT_MAX:
                 self._kept.popitem(last=False)

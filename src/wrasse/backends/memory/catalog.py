@@ -12,7 +12,7 @@ from wrasse.ports.page import Page, check_limit, no_cursor
 
 
 class MemoryCatalog:
-    """The port, and the two methods that add and remove references."""
+    """A catalog with two methods that add and remove references."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

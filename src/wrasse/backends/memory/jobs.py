@@ -3,11 +3,8 @@
 Every change is computed and stored without an await in between, so each method is atomic. What a batch may be refused
 for is checked before its first change: a batch is stored whole or not at all.
 
-Ids are remembered after their job is deleted, so that a finished job never runs again under the same id.
-
-They are bounded by time: every change drops expired ids, earliest first.
-
-Groups of jobs: how many members have finished, and what becomes ready when all have.
+Ids are remembered after their job is deleted, so that a finished job never runs again under the same id; every change
+drops expired ids, earliest first.
 
 A member may finish before its group is opened, so counting starts with whichever comes first. A group that has fired
 is remembered, so that it cannot fire again, and forgotten after GROUPS_KEPT.
@@ -67,6 +64,10 @@ from wrasse.ports.page import Page
 from wrasse.ports.rules import job_transitions as rules
 from wrasse.ports.rules.job_transitions import RequestCache
 
+_NAMES_FORGOTTEN = 2  # expired names that are looked for at every new one
+DEAD_WORKERS_KEPT = timedelta(hours=1)
+_SHORTEST_WAIT = 0.001  # keeps a clock slower than the event loop's from being polled in a tight loop
+
 
 class KnownIds:
     """Lasting ids of deleted jobs, each until it expires."""
@@ -104,12 +105,12 @@ class Rates:
         """How many jobs of this queue may be claimed now; None if no rate limits it."""
         return min((rate.limit - self._within(rate, now) for rate in rates if rate.queue == queue), default=None)
 
-    def took(self, queue: str, count: int, rates: Sequence[Rate], now: datetime) -> None:
+    def note_claims(self, queue: str, count: int, rates: Sequence[Rate], now: datetime) -> None:
         """Notes that `count` jobs were claimed."""
         limit = max((rate.limit for rate in rates if rate.queue == queue), default=0)
         if limit:
-            takes = self._claims.get(queue, ())
-            self._claims[queue] = deque([*takes, *[now] * count], maxlen=limit)
+            claims = self._claims.get(queue, ())
+            self._claims[queue] = deque([*claims, *[now] * count], maxlen=limit)
 
     def next_at(self, queues: Sequence[str], rates: Sequence[Rate], now: datetime) -> datetime | None:
         """When the first of the queues that are at their limit may be claimed from again."""
@@ -122,9 +123,6 @@ class Rates:
 
     def _within(self, rate: Rate, now: datetime) -> int:
         return sum(at > now - rate.per for at in self._claims.get(rate.queue, ()))
-
-
-_FORGOTTEN = 2  # expired names that are looked for at every new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +145,9 @@ class Uniques:
         name = self._names.get(job.unique)
         return name.id if name is not None and self._counts(name, now) else None
 
-    def take(self, job: Job, now: datetime) -> None:
+    def assign(self, job: Job, now: datetime) -> None:
         """Gives the name to a job that was just enqueued."""
-        for old in [name for name, _ in zip(self._names, range(_FORGOTTEN), strict=False)]:
+        for old in [name for name, _ in zip(self._names, range(_NAMES_FORGOTTEN), strict=False)]:
             held = self._names.pop(old)
             if self._counts(held, now):
                 self._names[old] = held  # moved to the end: the next check sees other names
@@ -207,10 +205,6 @@ def called(group: JobGroup, done: int, dead: int) -> Job:
     """The callback as it becomes ready, with the numbers of its group."""
     told = {GROUP_HEADER: group.id, GROUP_DONE_HEADER: str(done), GROUP_DEAD_HEADER: str(dead)}
     return replace(group.callback, headers={**group.callback.headers, **told})
-
-
-DEAD_WORKERS_KEPT = timedelta(hours=1)
-_SHORTEST_WAIT = 0.001  # keeps a clock slower than the event loop's from being polled in a tight loop
 
 
 class MemoryJobs:
@@ -356,7 +350,7 @@ class MemoryJobs:
         ready_at = info.not_before or now
         self._ready(JobRow(rules.copied(job), info, next(self._back), seq=seq, ready_at=ready_at))
         if job.unique:
-            self._uniques.take(job, now)
+            self._uniques.assign(job, now)
         return Enqueued(job.id, new=True)
 
     def _is_unfinished(self, id: str) -> bool:
@@ -400,7 +394,7 @@ class MemoryJobs:
             allowed = self._rates.allowed(queue, rates, now)
             room = limit - len(found) if allowed is None else min(limit - len(found), max(allowed, 0))
             next_ones = list(islice(self._index.walk(JobStatus.READY, queue), room))
-            self._rates.took(queue, len(next_ones), rates, now)
+            self._rates.note_claims(queue, len(next_ones), rates, now)
             found += next_ones
         jobs = tuple(self._claim_row(row, worker, now, heartbeat_timeout).claimed for row in found)
         if jobs:
@@ -437,11 +431,9 @@ class MemoryJobs:
 
     def _move(self, move: Move, now: datetime) -> Outcome:
         row = self._index.find(moved_id(move))
-        return Outcome.CONFLICT if row is None else self._changed(self._moved(row, move, now), now)
-
-    def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
-        """The row after this move, if the move's condition holds."""
-        return rules.move(row, move, now, rank=next(self._back), token=next(self._token))
+        if row is None:
+            return Outcome.CONFLICT
+        return self._changed(rules.move(row, move, now, rank=next(self._back), token=next(self._token)), now)
 
     def _changed(self, row: JobRow | None, now: datetime) -> Outcome:
         """Stores a changed row, with the follow-ups of a finish."""
@@ -473,7 +465,7 @@ class MemoryJobs:
         while self._index.count(JobStatus.DONE) > self._done_max:
             oldest = self._index.first(JobStatus.DONE)
             assert oldest is not None, "a list that is not empty has a first row"
-            if _is_kept(oldest, now):
+            if oldest.info.kept_until is not None and now < oldest.info.kept_until:
                 return  # and so are all after it
             self._drop(oldest, IDS_KEPT, now)
 
@@ -494,7 +486,3 @@ class MemoryJobs:
             dead=count(JobStatus.DEAD, queue),
             oldest_ready_at=min((row.ready_at for row in waiting if row is not None), default=None),
         )
-
-
-def _is_kept(row: JobRow, now: datetime) -> bool:
-    return row.info.kept_until is not None and now < row.info.kept_until

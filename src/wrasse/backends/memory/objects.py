@@ -37,7 +37,7 @@ class _Object:
 
 
 class MemoryObjects:
-    """The port."""
+    """All objects of one process, in memory."""
 
     multipart = versions = None
 

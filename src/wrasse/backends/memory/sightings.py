@@ -30,7 +30,7 @@ class _Root:
 
 
 class MemorySightings:
-    """The port."""
+    """The sightings of all roots."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -4,9 +4,8 @@ Appends of one process to one stream are sent one batch after another, and draft
 batch ends before it is confirmed, its entries are looked up, and only missing ones are sent again: a late arrival fails
 its condition. Entries with a key are sent one by one.
 
-The single writer of a stream may send long batches as chains (`publish_batches.py`).
-
-Its name is in the note about the stream. Each process believes a note it has read for at most a second. A process that
+The single writer of a stream may send long batches as chains (`publish_batches.py`). Its name is in the note about the
+stream. Each process believes a note it has read for at most a second. A process that
 changes the note waits longer than that before it relies on the change: a new single writer before its first chain, and
 another writer before its first append. A stream that two processes have written to is shared for good. Programs that do
 not know the note are noticed when their entries come between ours.
@@ -52,46 +51,6 @@ from wrasse.ports.streams import Draft, EntryId, draft_bytes
 SHARED = "*"
 CHAIN_MIN = 64  # shorter batches are not worth becoming the single writer
 _OTHERS_KNOW = NOTE_SECONDS * 1.5
-
-
-class SingleWriters:
-    """The streams of which this process is the single writer."""
-
-    def __init__(self, stream_map: StreamMap, clock: Clock) -> None:
-        self._stream_map = stream_map
-        self._clock = clock
-        self._name = secrets.token_hex(8)
-        self._taken: dict[str, float] = {}  # by subject: until when others may still believe an older note
-
-    async def mine(self, subject: str, subject_stream: SubjectStream, count: int) -> bool:
-        """Whether this process is the single writer; becomes it for a long batch if the stream has none."""
-        if not subject_stream.own or count < CHAIN_MIN:
-            return False
-        writer = (await self._stream_map.note(subject, subject_stream)).writer
-        if not writer:
-            writer = (await self._stream_map.change(subject, subject_stream, self._take)).writer
-            self._taken[subject] = self._clock.monotonic()
-        if writer != self._name:
-            return False
-        return self._clock.monotonic() - self._taken.get(subject, self._clock.monotonic()) > _OTHERS_KNOW
-
-    async def end_other_writer(self, subject: str, subject_stream: SubjectStream) -> None:
-        """Before any write: ends another process's exclusive right, and waits until that process has noticed."""
-        writer = (await self._stream_map.note(subject, subject_stream)).writer
-        if writer not in ("", SHARED, self._name):
-            await self.share(subject, subject_stream)
-            await asyncio.sleep(_OTHERS_KNOW)
-            subject_stream.tip = None
-
-    def _take(self, note: SubjectNote) -> SubjectNote:
-        return note if note.writer else replace(note, writer=self._name)
-
-    async def share(self, subject: str, subject_stream: SubjectStream) -> None:
-        """Marks the stream as shared between several writers."""
-        await self._stream_map.change(subject, subject_stream, lambda note: replace(note, writer=SHARED))
-
-
-T = TypeVar("T")
 _HEADER_BYTES = 512  # at most, fields and key apart
 _TRIES_MAX = 1_000  # each failed try means that another writer's batch was stored
 _UNKNOWN_MAX = 2  # times that an answer may be lost
@@ -99,6 +58,7 @@ _PATIENCE = 4  # tries before the first pause
 _PAUSE_MAX = 0.02
 _REMEMBERED = 20_000  # keys
 _NEVER = str(1 << 62)
+T = TypeVar("T")
 
 
 class Appender:
@@ -112,7 +72,7 @@ class Appender:
         self._salt = b"%x." % random.getrandbits(40)
         self._keys = KeyMemory(stream_map, time)
         self._writers = SingleWriters(stream_map, clock)
-        self._steps = PublishQueue(stream_map, time, atomic=atomic)
+        self._queue = PublishQueue(stream_map, time, atomic=atomic)
 
     async def append(self, drafts: Sequence[Draft]) -> tuple[EntryId, ...]:
         """Appends, in order; a draft whose key is known answers with the first entry's id."""
@@ -160,40 +120,42 @@ class Appender:
         subject_stream = await self._stream_map.make(subject)
         mine = WaitingDrafts(drafts)
         subject_stream.waiting.append(mine)
-        taken: list[WaitingDrafts] = []
+        together: list[WaitingDrafts] = []
         try:
             async with subject_stream.turn:
                 if mine in subject_stream.waiting:  # no other caller has sent it
-                    taken, batch = self._taken(subject_stream)
-                    sent = await self._settled(taken, self._alone(subject, batch))
+                    together, batch = self._next_batch(subject_stream)
+                    sent = await self._share_outcome(together, self._alone(subject, batch))
                     if sent is None:
-                        await self._settled(taken, self._in_steps(subject, batch), answers=True)
-            if taken and sent is not None:
+                        await self._share_outcome(together, self._in_batches(subject, batch), answers=True)
+            if together and sent is not None:
                 # The next caller sends its batch while the server still works on this one.
-                await self._settled(taken, self._finished(subject, subject_stream, batch, sent), answers=True)
+                await self._share_outcome(together, self._finished(subject, subject_stream, batch, sent), answers=True)
         except BaseException:
             if mine in subject_stream.waiting:
                 subject_stream.waiting.remove(mine)
             raise
         return await mine.future
 
-    def _taken(self, subject_stream: SubjectStream) -> tuple[list[WaitingDrafts], PublishBatch]:
+    def _next_batch(self, subject_stream: SubjectStream) -> tuple[list[WaitingDrafts], PublishBatch]:
         """The waiting drafts, as many as fit in one batch and at least the first caller's."""
-        taken = [subject_stream.waiting.pop(0)]
-        size = len(taken[0].drafts)
+        together = [subject_stream.waiting.pop(0)]
+        size = len(together[0].drafts)
         while subject_stream.waiting and size + len(subject_stream.waiting[0].drafts) <= STEP_MAX:
-            taken.append(subject_stream.waiting.pop(0))
-            size += len(taken[-1].drafts)
-        drafts = taken[0].drafts if len(taken) == 1 else [draft for each in taken for draft in each.drafts]
-        return taken, PublishBatch(drafts, self._salt + b"%x" % next(self._batches))
+            together.append(subject_stream.waiting.pop(0))
+            size += len(together[-1].drafts)
+        drafts = together[0].drafts if len(together) == 1 else [draft for each in together for draft in each.drafts]
+        return together, PublishBatch(drafts, self._salt + b"%x" % next(self._batches))
 
-    async def _settled(self, taken: Sequence[WaitingDrafts], work: Awaitable[T], *, answers: bool = False) -> T:
+    async def _share_outcome(
+        self, together: Sequence[WaitingDrafts], work: Awaitable[T], *, answers: bool = False
+    ) -> T:
         """Passes the outcome to all callers whose drafts were sent."""
         try:
             done = await work
         except BaseException as error:
             told = error if isinstance(error, WrasseError) else _unknown()
-            for each in taken:
+            for each in together:
                 if not each.future.done():
                     each.future.set_exception(told)
                     each.future.exception()  # its caller may be the one that was cancelled
@@ -201,7 +163,7 @@ class Appender:
         if answers:
             assert isinstance(done, list), "ids"
             at = 0
-            for each in taken:
+            for each in together:
                 if not each.future.done():
                     each.future.set_result(done[at : at + len(each.drafts)])
                 at += len(each.drafts)
@@ -216,17 +178,17 @@ class Appender:
             return None
         batch.since = subject_stream.tip.seq
         try:
-            return await self._steps.begin(subject_stream, batch, range(len(batch.drafts)), alone=True)
+            return await self._queue.begin(subject_stream, batch, range(len(batch.drafts)), alone=True)
         except NotConfirmed:
             subject_stream.tip = None
-            await self._steps.find(subject, subject_stream, batch)
+            await self._queue.find(subject, subject_stream, batch)
             return None
 
     async def _finished(
         self, subject: str, subject_stream: SubjectStream, batch: PublishBatch, sent: SentBatch
     ) -> list[EntryId]:
         try:
-            batch.stored(range(len(batch.drafts)), await self._steps.end(sent))
+            batch.stored(range(len(batch.drafts)), await self._queue.end(sent))
             return batch.whole()
         except (AppendConflict, StreamVanished, NotConfirmed) as failure:
             async with subject_stream.turn:
@@ -237,10 +199,10 @@ class Appender:
                 else:
                     if isinstance(failure, AppendConflict):
                         await self._writers.share(subject, subject_stream)
-                    await self._steps.find(subject, subject_stream, batch)
-                return await self._in_steps(subject, batch)
+                    await self._queue.find(subject, subject_stream, batch)
+                return await self._in_batches(subject, batch)
 
-    async def _in_steps(self, subject: str, batch: PublishBatch) -> list[EntryId]:
+    async def _in_batches(self, subject: str, batch: PublishBatch) -> list[EntryId]:
         drafts, unknown = batch.drafts, 0
         for attempt in range(_TRIES_MAX + len(drafts) // STEP_MAX):
             places = batch.left(STEP_MAX)
@@ -251,7 +213,7 @@ class Appender:
             batch.since = subject_stream.tip.seq if batch.since is None else batch.since
             alone = await self._writers.mine(subject, subject_stream, len(places))
             try:
-                batch.stored(places, await self._steps.take(subject_stream, batch, places, alone=alone))
+                batch.stored(places, await self._queue.send(subject_stream, batch, places, alone=alone))
                 continue
             except AppendConflict:
                 if alone:
@@ -269,7 +231,7 @@ class Appender:
                 unknown += 1
                 if unknown > _UNKNOWN_MAX:
                     raise lost.error from lost
-            await self._steps.find(subject, subject_stream, batch)
+            await self._queue.find(subject, subject_stream, batch)
         raise _crowded(subject)
 
     async def _keyed(self, subject: str, draft: Draft) -> EntryId:
@@ -282,7 +244,7 @@ class Appender:
                     return known
                 one = PublishBatch([draft], self._salt + b"%x" % next(self._batches))
                 try:
-                    ids = await self._steps.take(
+                    ids = await self._queue.send(
                         subject_stream, one, [0], msg_id=self._keys.header(subject, subject_stream, draft.key)
                     )
                 except AppendConflict:
@@ -329,6 +291,43 @@ def _crowded(subject: str) -> StoreUnavailable:
         f"other writers of {subject!r} were faster {_TRIES_MAX} times",
         do="write in larger batches, or from fewer processes",
     )
+
+
+class SingleWriters:
+    """The streams of which this process is the single writer."""
+
+    def __init__(self, stream_map: StreamMap, clock: Clock) -> None:
+        self._stream_map = stream_map
+        self._clock = clock
+        self._name = secrets.token_hex(8)
+        self._since: dict[str, float] = {}  # by subject: when this process became its single writer
+
+    async def mine(self, subject: str, subject_stream: SubjectStream, count: int) -> bool:
+        """Whether this process is the single writer; becomes it for a long batch if the stream has none."""
+        if not subject_stream.own or count < CHAIN_MIN:
+            return False
+        writer = (await self._stream_map.note(subject, subject_stream)).writer
+        if not writer:
+            writer = (await self._stream_map.change(subject, subject_stream, self._name_writer)).writer
+            self._since[subject] = self._clock.monotonic()
+        if writer != self._name:
+            return False
+        return self._clock.monotonic() - self._since.get(subject, self._clock.monotonic()) > _OTHERS_KNOW
+
+    async def end_other_writer(self, subject: str, subject_stream: SubjectStream) -> None:
+        """Before any write: ends another process's exclusive right, and waits until that process has noticed."""
+        writer = (await self._stream_map.note(subject, subject_stream)).writer
+        if writer not in ("", SHARED, self._name):
+            await self.share(subject, subject_stream)
+            await asyncio.sleep(_OTHERS_KNOW)
+            subject_stream.tip = None
+
+    def _name_writer(self, note: SubjectNote) -> SubjectNote:
+        return note if note.writer else replace(note, writer=self._name)
+
+    async def share(self, subject: str, subject_stream: SubjectStream) -> None:
+        """Marks the stream as shared between several writers."""
+        await self._stream_map.change(subject, subject_stream, lambda note: replace(note, writer=SHARED))
 
 
 class KeyMemory:

@@ -1,10 +1,8 @@
 """Streams and records on NATS with JetStream, for any number of processes on any number of machines.
 
-How safe a confirmed write is depends on the server's storage and copies: `wrasse doctor` reports both.
-
-Streams and groups share one connection and the objects made here.
-
-Health and settings of a NATS server that keeps records and streams: for the doctor. `judge` is pure.
+How safe a confirmed write is depends on the server's storage and copies: `wrasse doctor` reports both. `health` asks
+the server for its facts and settings, and `judge`, which is pure, states their consequences. Streams and groups share
+one connection and the objects that `Flows` makes.
 """
 
 from __future__ import annotations
@@ -35,6 +33,134 @@ from wrasse.ports.records import VALUE_BYTES_MAX, Collection
 from wrasse.ports.streams import Surveys
 
 UNLIMITED = -1
+_OLDEST, _SENDS_TIME = (2, 9), (2, 10)
+_CHECKS_CONDITIONS = (
+    2,
+    9,
+    21,
+)  # before, a cluster confirmed two writes that expected the same last message (nats-server #4320)
+_FULL = 0.9  # of a limit
+_ENVELOPE = 4 << 10
+_SMALL_PAYLOAD = 256 << 10
+_MIB = 1 << 20
+
+
+class Nats(StreamStore):
+    """One open NATS. Made by `open`; it serves the event loop that opened it, until `close`."""
+
+    capabilities = Capabilities(streams=True, surveys=True, ages=True)
+    margin = MARGIN  # by how much its time may be off
+
+    def __init__(self, connection: NatsConnection, bucket: KvBucket, flows: Flows, clock: Clock) -> None:
+        self.connection = connection
+        self.flows = flows
+        self.streams, self.groups, self.ages = flows.streams, flows.groups, flows.streams
+        self.surveys: Surveys = flows.streams
+        self._bucket = bucket
+        self.there = bucket.there
+        self._clock = clock
+        self.namespaces = NatsNamespaces(bucket)
+        self._records: dict[Collection, NatsRecords] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        options: NatsOptions | str,
+        clock: Clock = SystemClock(),  # noqa: B008  # it has no state
+        *,
+        time: Clock | None = None,
+        create: bool = True,
+    ) -> Nats:
+        """Connects once, so that errors in the address, the login or JetStream are raised now. `time` replaces the
+        server's clock. Without `create` nothing is made: a missing bucket or stream is empty."""
+        wanted = NatsOptions.of(options) if isinstance(options, str) else options
+        connection = await NatsConnection.open(wanted)
+        try:
+            if connection.server.numbers < _OLDEST:
+                raise Refused(f"{wanted.where} is nats-server {connection.server.version}", do="use 2.9 or newer")
+            _refuse_copies(connection, wanted.replicas)
+            bucket = KvBucket(connection, clock, time)
+            await bucket.open(create=create)
+            _refuse_copies(connection, bucket.replicas)
+            flows = await Flows.open(connection, clock, bucket.time, patterns=wanted.patterns, create=create)
+        except BaseException:
+            await connection.close()
+            raise
+        return cls(connection, bucket, flows, clock)
+
+    def records(self, collection: Collection) -> NatsRecords:
+        """The records of one collection; the same ones each time."""
+        if collection not in self._records:
+            self._records[collection] = NatsRecords(self._bucket, collection, self._clock)
+        return self._records[collection]
+
+    async def health_sample(self) -> HealthSample:
+        """The server's identity (another after a restart), or the bucket's leader if there are copies; its clock."""
+        try:
+            info = await self._bucket.info()
+            at = self._bucket.time.read(info.ts) if info.ts is not None else await self._bucket.time.now()
+        except StoreUnavailable:
+            raise
+        except WrasseError as error:
+            raise StoreUnavailable(error.message, do=error.do) from error
+        leads = f"{info.cluster.leader}/{info.cluster.leader_since}"
+        return HealthSample(leads if info.cluster.name else self.connection.server.id, at)
+
+    async def examine(self) -> Sequence[Finding]:
+        """The checks of this server's settings."""
+        limited = await giving_up(self.flows.stream_map.js, self.flows.stream_map.layout)
+        return (*judge(await health(self.connection, self._bucket)), *judge_durables(limited))
+
+    async def close(self) -> None:
+        """Ends the connection."""
+        await self.flows.groups.close()
+        await self.connection.close()
+
+
+def _refuse_copies(connection: NatsConnection, replicas: int) -> None:
+    if loses_writes(connection.server.numbers, replicas):
+        raise Refused(
+            f"{connection.options.where} is nats-server {connection.server.version}, which with {replicas} "
+            "copies may confirm two conflicting writes and keep one",
+            do="use 2.9.21 or newer, or one copy: nats.replicas: 1",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """The ports over one connection that concern streams, and the map of streams that they share."""
+
+    streams: NatsStreams
+    groups: NatsGroups
+    stream_map: StreamMap
+
+    @classmethod
+    async def open(
+        cls,
+        connection: NatsConnection,
+        clock: Clock,
+        at: ServerTime,
+        *,
+        patterns: tuple[str, ...] = (),
+        batches: bool | None = None,
+        atomic: bool | None = None,
+        create: bool = True,
+    ) -> Flows:
+        """Makes the stream of notes if it does not exist and `create` is true. `at` is the server's clock. `patterns`:
+        subjects that match one of them are kept together in one stream. `batches` and `atomic` say whether the server
+        has batched reads and atomic writes; None decides by its version."""
+        js, layout = JetStream(connection), NatsNames.of(connection.options, patterns)
+        reader = PageReader(js, batches=batches)
+        stream_map = StreamMap(js, layout, reader, clock)
+        if create:
+            await stream_map.open()
+        marks, durables = Marks(js, layout, reader), Durables(js)
+        appender = Appender(stream_map, at, clock, atomic=atomic)
+        return cls(
+            NatsStreams(stream_map, marks, durables, appender, at),
+            NatsGroups(connection, stream_map, marks, durables, appender, at),
+            stream_map,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +231,6 @@ async def health(connection: NatsConnection, bucket: KvBucket) -> NatsHealth:
     )
 
 
-OLDEST, TELLS_TIME = (2, 9), (2, 10)
-ONE_WINS = (2, 9, 21)  # before, a cluster confirmed two writes that expected the same last message (nats-server #4320)
-FULL = 0.9
-ENVELOPE = 4 << 10
-SMALL = 256 << 10
-_MIB = 1 << 20
-
-
 def judge(health: NatsHealth) -> Iterator[Finding]:
     """Every check of one server."""
     yield from _version(health)
@@ -137,16 +255,16 @@ def judge_durables(limited: Iterable[tuple[str, str, int]]) -> Iterator[Finding]
 
 def loses_writes(numbers: tuple[int, ...], replicas: int) -> bool:
     """Whether two concurrent changes of a record may both be confirmed."""
-    return replicas > 1 and numbers < ONE_WINS
+    return replicas > 1 and numbers < _CHECKS_CONDITIONS
 
 
 def _version(health: NatsHealth) -> Iterator[Finding]:
     text = f"nats-server {health.version}"
-    if health.numbers < OLDEST:
+    if health.numbers < _OLDEST:
         yield Finding("nats", FAIL, f"{text} is too old", "use 2.9 or newer")
     elif loses_writes(health.numbers, max(health.replicas, health.replicas_wanted)):
         yield Finding("nats", FAIL, f"{text} loses writes with replicas", "use 2.9.21 or newer, or one copy")
-    elif health.numbers < TELLS_TIME:
+    elif health.numbers < _SENDS_TIME:
         what = f"{text} does not send its time: it is read from a stored message; listings cost by all keys"
         yield Finding("nats", WARN, what, "use 2.10 or newer")
     else:
@@ -157,7 +275,7 @@ def _room(health: NatsHealth) -> Iterator[Finding]:
     used, most = health.storage_used, health.storage_max
     if health.storage == "memory":
         most = health.memory_max
-    if most > 0 and used > FULL * most:
+    if most > 0 and used > _FULL * most:
         what = f"{used / most:.0%} of the account's JetStream storage is used; at 100 % every write is refused"
         yield Finding("jetstream", WARN, what, "give the account more room (max_file), or keep less")
     elif most == 0:
@@ -168,7 +286,7 @@ def _room(health: NatsHealth) -> Iterator[Finding]:
     if 0 < health.streams_max <= health.streams + 1:
         what = f"the account has {health.streams} of {health.streams_max} streams: new subjects may get none"
         yield Finding("jetstream", WARN, what, "raise max_streams")
-    if 0 < health.bucket_bytes_max < health.bucket_bytes / FULL:
+    if 0 < health.bucket_bytes_max < health.bucket_bytes / _FULL:
         what = f"our bucket has {health.bucket_bytes / health.bucket_bytes_max:.0%} of its max_bytes"
         yield Finding("jetstream", WARN, what, "raise it: nats stream edit --max-bytes")
 
@@ -206,129 +324,11 @@ def _replicas(health: NatsHealth) -> Iterator[Finding]:
 
 def _payload(health: NatsHealth) -> Iterator[Finding]:
     size = f"max_payload is {health.max_payload >> 10} KiB"
-    if health.max_payload < SMALL:
+    if health.max_payload < _SMALL_PAYLOAD:
         what = f"{size}: longer messages and records are refused"
         yield Finding("max_payload", WARN, what, "set max_payload: 8MB in the settings of nats-server")
-    elif health.max_payload < VALUE_BYTES_MAX + ENVELOPE:
+    elif health.max_payload < VALUE_BYTES_MAX + _ENVELOPE:
         what = f"{size}: longer messages are refused, and the longest records unless they can be compressed"
         yield Finding("max_payload", OK, what)
     else:
         yield Finding("max_payload", OK, size)
-
-
-@dataclass(frozen=True, slots=True)
-class Flows:
-    """The two ports."""
-
-    streams: NatsStreams
-    groups: NatsGroups
-    stream_map: StreamMap
-
-    @classmethod
-    async def open(
-        cls,
-        connection: NatsConnection,
-        clock: Clock,
-        at: ServerTime,
-        *,
-        patterns: tuple[str, ...] = (),
-        batches: bool | None = None,
-        atomic: bool | None = None,
-        create: bool = True,
-    ) -> Flows:
-        """Makes the stream of books if it does not exist and `create` is true. `at` is the server's clock. `patterns`:
-        subjects that match one of them are kept together in one stream. `batches` and `atomic` say whether the server
-        has batched reads and atomic writes; None decides by its version."""
-        js, layout = JetStream(connection), NatsNames.of(connection.options, patterns)
-        reader = PageReader(js, batches=batches)
-        stream_map = StreamMap(js, layout, reader, clock)
-        if create:
-            await stream_map.open()
-        marks, durables = Marks(js, layout, reader), Durables(js)
-        appender = Appender(stream_map, at, clock, atomic=atomic)
-        return cls(
-            NatsStreams(stream_map, marks, durables, appender, at),
-            NatsGroups(connection, stream_map, marks, durables, appender, at),
-            stream_map,
-        )
-
-
-class Nats(StreamStore):
-    """One open NATS. Made by `open`; it serves the event loop that opened it, until `close`."""
-
-    capabilities = Capabilities(streams=True, surveys=True, ages=True)
-    margin = MARGIN  # by how much its time may be off
-
-    def __init__(self, connection: NatsConnection, bucket: KvBucket, flows: Flows, clock: Clock) -> None:
-        self.connection = connection
-        self.flows = flows
-        self.streams, self.groups, self.ages = flows.streams, flows.groups, flows.streams
-        self.surveys: Surveys = flows.streams
-        self._bucket = bucket
-        self.there = bucket.there
-        self._clock = clock
-        self.namespaces = NatsNamespaces(bucket)
-        self._records: dict[Collection, NatsRecords] = {}
-
-    @classmethod
-    async def open(
-        cls,
-        options: NatsOptions | str,
-        clock: Clock = SystemClock(),  # noqa: B008  # it has no state
-        *,
-        time: Clock | None = None,
-        create: bool = True,
-    ) -> Nats:
-        """Connects once, so that errors in the address, the login or JetStream are raised now. `time` replaces the
-        server's clock. Without `create` nothing is made: a missing bucket or stream is empty."""
-        wanted = NatsOptions.of(options) if isinstance(options, str) else options
-        connection = await NatsConnection.open(wanted)
-        try:
-            if connection.server.numbers < OLDEST:
-                raise Refused(f"{wanted.where} is nats-server {connection.server.version}", do="use 2.9 or newer")
-            _refuse_copies(connection, wanted.replicas)
-            bucket = KvBucket(connection, clock, time)
-            await bucket.open(create=create)
-            _refuse_copies(connection, bucket.replicas)
-            flows = await Flows.open(connection, clock, bucket.time, patterns=wanted.patterns, create=create)
-        except BaseException:
-            await connection.close()
-            raise
-        return cls(connection, bucket, flows, clock)
-
-    def records(self, collection: Collection) -> NatsRecords:
-        """The records of one collection; the same ones each time."""
-        if collection not in self._records:
-            self._records[collection] = NatsRecords(self._bucket, collection, self._clock)
-        return self._records[collection]
-
-    async def health_sample(self) -> HealthSample:
-        """The server's identity (another after a restart), or the bucket's leader if there are copies; its clock."""
-        try:
-            info = await self._bucket.info()
-            at = self._bucket.time.read(info.ts) if info.ts is not None else await self._bucket.time.now()
-        except StoreUnavailable:
-            raise
-        except WrasseError as error:
-            raise StoreUnavailable(error.message, do=error.do) from error
-        leads = f"{info.cluster.leader}/{info.cluster.leader_since}"
-        return HealthSample(leads if info.cluster.name else self.connection.server.id, at)
-
-    async def examine(self) -> Sequence[Finding]:
-        """The checks of this server's settings."""
-        limited = await giving_up(self.flows.stream_map.js, self.flows.stream_map.layout)
-        return (*judge(await health(self.connection, self._bucket)), *judge_durables(limited))
-
-    async def close(self) -> None:
-        """Ends the connection."""
-        await self.flows.groups.close()
-        await self.connection.close()
-
-
-def _refuse_copies(connection: NatsConnection, replicas: int) -> None:
-    if loses_writes(connection.server.numbers, replicas):
-        raise Refused(
-            f"{connection.options.where} is nats-server {connection.server.version}, which with {replicas} "
-            "copies may confirm two conflicting writes and keep one",
-            do="use 2.9.21 or newer, or one copy: nats.replicas: 1",
-        )

@@ -1,19 +1,16 @@
-"""Durable pull consumers of JetStream: each is a group. Finds, checks and makes a group's durable.
+"""Durable pull consumers of JetStream: each is a group. Finds, checks and makes a group's durable, and pulls from it.
 
 A durable carries the group's name. Where a group reads more than one subject of a stream, the further ones are
 `<group>__<subject, dots as _>`. It is made with action `create` and never updated: an update would silently change what
 it reads. An existing one is joined if it delivers exactly these messages, whichever program made it, and refused
 otherwise. See `docs/design/022-nats-groups.md`.
 
-Pull requests: one request for up to `limit` messages of a durable, answered as soon as there is one.
-
-A request with `no_wait` and `expires` is a one-shot long poll: the server answers with the available messages, or waits
-for the first one. If the waiting requests already exceed what can be delivered (the durable is paused, or its
-MaxAckPending reached), the server refuses another one at once: then a request for a single message waits in line.
-
-Each request uses an inbox with a subscription of its own, which the next request reuses. A request that is given up
-(cancelled, or without an answer) loses its subscription: the server then drops the request, and messages on their way
-are nacked.
+A pull request (`Pulls`) is for up to `limit` messages of a durable, answered as soon as there is one. A request with
+`no_wait` and `expires` is a one-shot long poll: the server answers with the available messages, or waits for the first
+one. If the waiting requests already exceed what can be delivered (the durable is paused, or its MaxAckPending reached),
+the server refuses another one at once: then a request for a single message waits in line. Each request uses an inbox
+with a subscription of its own, which the next request reuses. A request that is given up (cancelled, or without an
+answer) loses its subscription: the server then drops the request, and messages on their way are nacked.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ _QUEUE_BEGINS = 10101  # a consumer of a work queue must begin with its first me
 _NAME_MAX = 200  # of 255 that the server allows
 _WAITING_MAX = 4_096  # pull requests that may wait at once; 512 by default
 _OURS = "wrasse group "
-SHOWN = "how far a group of wrasse is"  # marks the consumers of progress.py: no groups
+SHOWN = "how far a group of wrasse is"  # marks consumers that only show progress: no groups
 _NAMED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+:;,@#$%&!?()[]{}<^~|'\"`")
 _MICROSECOND = timedelta(microseconds=1)
 _TRIES = 3
@@ -56,13 +53,14 @@ _UNFIT = {
     "max_bytes": "so that larger pull requests are refused",
 }
 
-Config = Mapping[str, Any]
 NAK = b"-NAK"
 _BYTES_MAX = 8 << 20  # of one request
 _UNASKED_MAX = 64 << 20  # below this worst case no byte limit is requested, since one costs an extra message
 _ENVELOPE = 64 << 10  # of a message beyond its payload
 _GRACE = 2.0  # seconds beyond the wait, for a busy server
 _FREE_MAX = 64
+
+Config = Mapping[str, Any]
 
 
 class Reads(Enum):
@@ -102,9 +100,9 @@ class Durables:
     async def find(self, subject_stream: SubjectStream, group: str, *, reads_more: bool = False) -> Durable | None:
         """The durable of a group on one subject; None if there is none. Refused if the durable of that name delivers
         this subject's messages together with others; with `reads_more` that one is returned."""
-        return (await self._looked(subject_stream, group, reads_more=reads_more))[0]
+        return (await self._search(subject_stream, group, reads_more=reads_more))[0]
 
-    async def _looked(
+    async def _search(
         self, subject_stream: SubjectStream, group: str, *, reads_more: bool = False
     ) -> tuple[Durable | None, str]:
         """The durable of a group, and the name for a new one: empty if all are used."""
@@ -142,7 +140,7 @@ class Durables:
     ) -> tuple[Durable, bool]:
         """The durable of a group, and whether it was made now."""
         for _ in range(_TRIES):
-            found, free = await self._looked(subject_stream, group)
+            found, free = await self._search(subject_stream, group)
             if found is not None:
                 await self._check(found, ack_timeout)
                 return found, False
@@ -234,7 +232,7 @@ class Durables:
             raise
         return durable_of(info, group)
 
-    async def look(self, durable: Durable) -> None:
+    async def drop_dead_pulls(self, durable: Durable) -> None:
         """Requests a durable's state, which makes the server drop dead pull requests."""
         await self._info(durable.stream, durable.name)
 
@@ -321,8 +319,8 @@ async def giving_up(js: JetStream, layout: NatsNames) -> list[tuple[str, str, in
     found: list[tuple[str, str, int]] = []
     async for page in js.pages("STREAM.LIST", "streams"):
         for stream in page:
-            takes = [str(each) for each in stream["config"].get("subjects") or []]
-            reserved = not takes or all(map(layout.reserved, takes))
+            subjects = [str(each) for each in stream["config"].get("subjects") or []]
+            reserved = not subjects or all(map(layout.reserved, subjects))
             if reserved or not stream["state"].get("consumer_count"):
                 continue
             name = str(stream["config"]["name"])
@@ -352,7 +350,7 @@ class PulledMessage:
 
 
 class _Pull:
-    """One question."""
+    """One request."""
 
     __slots__ = ("budget", "ended", "found", "refused_to_wait", "wanted")
 
@@ -402,7 +400,7 @@ class _PullInbox:
         pull = self.pull
         status = status_of(header) if header.startswith(b"NATS/1.0 ") else 0
         if not status and pull is None:
-            self._pulls.give_back([reply])  # the request was given up while the message was on its way
+            self._pulls.nack([reply])  # the request was given up while the message was on its way
         elif pull is None or status == 100 or (status and subject != self.reply):
             return
         elif not status:
@@ -460,7 +458,7 @@ class Pulls:
             whole = await self._ended(pull, wait)
             return None if pull.refused_to_wait and wait > timedelta(0) else pull.found
         except BaseException:
-            self.give_back([each.reply for each in pull.found])
+            self.nack([each.reply for each in pull.found])
             raise
         finally:
             self._connection.close_inbox(watch)
@@ -485,7 +483,7 @@ class Pulls:
             ) from None
         return True
 
-    def give_back(self, replies: Sequence[bytes]) -> None:
+    def nack(self, replies: Sequence[bytes]) -> None:
         """Nacks messages if the connection stands and is writable: else they are delivered again at their deadline."""
         self._connection.post(b"".join(packed(reply, NAK) for reply in replies))
 

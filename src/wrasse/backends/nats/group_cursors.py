@@ -1,22 +1,21 @@
-"""Marks: the position of a group that reads by cursor (the archiver's). One message each in the stream of books.
+"""Groups that read by cursor (the archiver's): their positions, what the tools of NATS see of them, and the maximum
+ages that streams without groups may have.
 
-A mark is written on condition that it is unchanged since it was read, so of two concurrent writers one fails.
+A mark (`Marks`) is the position of a group: one message each in the stream of notes. It is written on condition that it
+is unchanged since it was read, so of two concurrent writers one fails.
 
-Shows the progress of a group that reads by cursor to the tools of NATS: as a durable consumer of its name.
+`GroupProgress` shows the progress of a group to the tools of NATS, as a durable consumer of its name: its ack floor is
+what is archived, its unprocessed messages are the lag. The mark stays the truth: the consumer follows it, about a
+second behind while archiving runs, and is never ahead. Errors here are logged once and stop nothing else. In a stream
+with interest retention this consumer is that interest: messages that are not archived stay. A consumer of that name
+that another program made is left alone. A work queue gets none: there each message is for one consumer only, and ours
+would take messages from the workers.
 
-Its ack floor is what is archived, its unprocessed messages are the lag. The mark stays the truth: the consumer follows
-it, about a second behind while archiving runs, and is never ahead. Errors here are logged once and stop nothing else.
-In a stream with interest retention this consumer is that interest: messages that are not archived stay.
-
-A consumer of that name that another program made is left alone. A work queue gets none: there each message is for one
-consumer only, and ours would take messages from the workers.
-
-Maximum ages: set and removed in an order that leaves none on a stream with a group.
-
-JetStream changes a stream unconditionally, so concurrent changes are resolved by checks afterwards. A process that sets
-an age checks for groups before and after it, and reverts it if there is one. A process that makes a group removes the
-age first, stores the group, and checks the age again. Each writes before it checks, so of two concurrent processes at
-least one sees the other. See `docs/design/018-retention.md` for the remaining race.
+`Ages` sets and removes maximum ages in an order that leaves none on a stream with a group. JetStream changes a stream
+unconditionally, so concurrent changes are resolved by checks afterwards. A process that sets an age checks for groups
+before and after it, and reverts it if there is one. A process that makes a group removes the age first, stores the
+group, and checks the age again. Each writes before it checks, so of two concurrent processes at least one sees the
+other. See `docs/design/018-retention.md` for the remaining race.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from wrasse.errors import Refused, StoreBroken, WrasseError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import EntryId
 
-_VERSION = 1
-_EVERY = 1.0  # seconds: how often one consumer is moved at most
-_LAST = 2.0  # seconds that the last moves may take
+_VERSION = 1  # of a mark
+_MOVE_INTERVAL = 1.0  # seconds: how often one consumer is moved at most
+_CLOSE_SECONDS = 2.0  # for the last moves
 _SHOWN_MAX = 1_000
 _RESETS = (2, 14)  # servers from here on move a consumer in place; before, it is made anew
 _log = logging.getLogger("wrasse.streams")
@@ -101,7 +100,7 @@ class Marks:
         except JsError as refused:
             if refused.code != STREAM_NOT_FOUND:
                 raise
-            return []  # the stream of books does not exist yet
+            return []  # the stream of notes does not exist yet
         return sorted(group for name in found if (group := _group(name)) is not None)
 
 
@@ -132,7 +131,7 @@ class GroupProgress:
         self._wanted: dict[tuple[str, str], tuple[SubjectStream, int]] = {}  # by subject and group: its position
         self._known: dict[tuple[str, str], _Consumer] = {}
         self._refused: set[tuple[str, str]] = set()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._ending = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -142,7 +141,7 @@ class GroupProgress:
         if whose in self._refused or self._ending.is_set():
             return
         if whose not in self._known and len(self._known) + len(self._refused) >= _SHOWN_MAX:
-            self._tell(f"more than {_SHOWN_MAX} groups: the others are not shown as consumers of NATS")
+            self._log_once(f"more than {_SHOWN_MAX} groups: the others are not shown as consumers of NATS")
             return
         self._wanted[whose] = subject_stream, seq
         if self._task is None or self._task.done():
@@ -153,7 +152,7 @@ class GroupProgress:
         self._ending.set()
         task, self._task = self._task, None
         if task is not None:
-            await asyncio.wait([task], timeout=_LAST)
+            await asyncio.wait([task], timeout=_CLOSE_SECONDS)
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
@@ -164,22 +163,22 @@ class GroupProgress:
             for (subject, group), (subject_stream, seq) in wanted.items():
                 await self._try(subject, group, subject_stream, seq)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY):
+                async with asyncio.timeout(_MOVE_INTERVAL):
                     await self._ending.wait()
 
     async def _try(self, subject: str, group: str, subject_stream: SubjectStream, seq: int) -> None:
         whose = subject, group
         known = self._known.pop(whose, None)
         try:
-            consumer = known or await self._look(subject_stream, group)
+            consumer = known or await self._state_of(subject_stream, group)
             self._known[whose] = await self._move(consumer, seq)
         except Refused as why:
             self._refused.add(whose)
-            self._tell(f"{why.message}; {why.do}")
+            self._log_once(f"{why.message}; {why.do}")
         except WrasseError as why:
-            self._tell(why.message)  # tried again when the group has moved
+            self._log_once(why.message)  # tried again when the group has moved
 
-    async def _look(self, subject_stream: SubjectStream, group: str) -> _Consumer:
+    async def _state_of(self, subject_stream: SubjectStream, group: str) -> _Consumer:
         """The consumer's current state; Refused where there can be none."""
         config: dict[str, Any] = (await self._js.call(f"STREAM.INFO.{subject_stream.stream}"))["config"]
         alone = config.get("subjects") == [subject_stream.subject]
@@ -188,8 +187,7 @@ class GroupProgress:
         if retention == "workqueue" or (retention == "interest" and not self._resets):
             raise Refused(
                 f"the group {group!r} is not shown as a consumer of the stream {subject_stream.stream!r}, whose "
-                "retention is "
-                f"{retention}",
+                f"retention is {retention}",
                 do="expect messages to be deleted once all other consumers have acked them; with `limits` they stay",
             )
         try:
@@ -238,9 +236,9 @@ class GroupProgress:
     def _resets(self) -> bool:
         return self._js.connection.server.at_least(*_RESETS)
 
-    def _tell(self, why: str) -> None:
-        if why not in self._told and len(self._told) < _SHOWN_MAX:
-            self._told.add(why)
+    def _log_once(self, why: str) -> None:
+        if why not in self._logged and len(self._logged) < _SHOWN_MAX:
+            self._logged.add(why)
             _log.warning("progress is not shown to the tools of NATS: %s", why)
 
 

@@ -3,11 +3,11 @@
 The server keeps what is delivered, until when, and what is acked. Acks, naks and progress are confirmed by the server
 before they count. This process keeps its open deliveries only to know the reply subjects of their acks.
 
-Groups of earlier versions, which kept a ledger of commands: read once, so that they continue at their position.
-
-A group that is joined becomes a durable (or a mark) that begins after what its ledger had settled, and only then is the
-ledger removed: after a crash in between the next join removes it. Entries that the ledger does not prove to be settled
-are delivered again. Workers of an earlier version that still run then fail with "there is no group".
+Groups of earlier versions kept a ledger of commands (`LedgerGroups`), which is read once, so that they continue at
+their position. A group that is joined becomes a durable (or a mark) that begins after what its ledger had settled, and
+only then is the ledger removed: after a crash in between the next join removes it. Entries that the ledger does not
+prove to be settled are delivered again. Workers of an earlier version that still run then fail with "there is no
+group".
 """
 
 from __future__ import annotations
@@ -46,76 +46,17 @@ from wrasse.ports.groups import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, Draft, EntryId
 
-_PAGE = 1_000
-_SNAPSHOT, _POSITIONS, _ACKS, _GONE = "S", ("j", "m"), ("a", "n"), "g"
-_OLD_ACK = 0
 _ACK, _PROGRESS = b"+ACK", b"+WPI"
-_HELD_MAX = 200_000  # open deliveries of one group whose reply subjects are known
+_OPEN_MAX = 200_000  # open deliveries of one group whose reply subjects are known
 _NOW = timedelta(0)
 _MICROSECOND = timedelta(microseconds=1)
 _TRIES = 50
-_KEEPS_NAKS = (2, 10)
+_KEEPS_NAKS = (2, 10)  # older servers may answer a dead pull request with a nacked message
+_LEDGER_PAGE = 1_000
+_SNAPSHOT, _POSITIONS, _ACKS, _GONE = "S", ("j", "m"), ("a", "n"), "g"  # the commands of a ledger
+_LEDGER_ACK = 0
 
 Beginning = tuple[EntryId, Mapping[str, object]]  # where a group begins, for a mark and for a durable
-
-
-class LedgerGroups:
-    """The ledgers that are left in the stream of books."""
-
-    def __init__(self, js: JetStream, layout: NatsNames, reader: PageReader) -> None:
-        self._js = js
-        self._layout = layout
-        self._reader = reader
-
-    async def floor(self, subject: str, group: str) -> EntryId | None:
-        """Up to where a ledger proves all entries settled; None if there is no ledger."""
-        name, bodies, after = self._layout.ledger(subject, group), list[bytes](), 0
-        if await self._reader.one(self._layout.books, {"last_by_subj": name}, leader=True) is None:
-            return None
-        more = True
-        while more:
-            page, more = await self._reader.page(self._layout.books, name, after, _PAGE)
-            bodies += [message.body for message in page]
-            after = page[-1].seq if page else after
-        return floor_of(bodies)
-
-    async def remove(self, subject: str, group: str) -> None:
-        """Deletes a ledger."""
-        await self._js.call(f"STREAM.PURGE.{self._layout.books}", {"filter": self._layout.ledger(subject, group)})
-
-
-def floor_of(bodies: Iterable[bytes]) -> EntryId:
-    """The position up to which a ledger settled everything; lower if uncertain. Pure."""
-    floor, settled = EntryId(0, 0), dict[int, int]()  # ranges: first sequence and the one behind the last
-    try:
-        for kind, version, _, told in map(json.loads, bodies):
-            if version != 1:
-                raise ValueError("another version")
-            if kind == _SNAPSHOT:
-                floor, settled = _snapshot(told)
-            elif kind in _POSITIONS and told[1] >= floor.seq:
-                floor = EntryId(told[0], told[1])
-            elif kind in _ACKS:
-                settled |= {answer[1]: answer[1] + answer[2] for answer in told[1] if answer[0] == _OLD_ACK}
-            elif kind == _GONE:
-                settled |= {seq: seq + count for seq, count in told[0]}
-    except UNREADABLE as error:
-        raise StoreBroken("a ledger of a group cannot be read", do="look at the stream of books") from error
-    for first, end in sorted(settled.items()):
-        if first <= floor.seq + 1 < end:
-            floor = EntryId(floor.ms, end - 1)
-    return floor
-
-
-def _snapshot(told: dict[str, Any]) -> tuple[EntryId, dict[int, int]]:
-    """The floor of a whole state, and what is settled between the runs that are pending above it."""
-    ms, delivered = told["delivered"]
-    runs = sorted((run[0], run[0] + run[1], run[2]) for run in told["runs"])
-    if not runs:
-        return EntryId(ms, delivered), {}
-    ends = [*(first for first, _, _ in runs[1:]), delivered + 1]
-    between = {end: following for (_, end, _), following in zip(runs, ends, strict=True) if end < following}
-    return EntryId(runs[0][2], runs[0][0]).previous, between
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +92,7 @@ class NatsGroups:
         self._progress = GroupProgress(stream_map.js)
         self._ages = Ages(stream_map, marks)
         self._known: dict[tuple[str, str], Durable] = {}
-        self._held: dict[tuple[str, str], dict[int, OpenDelivery]] = {}
+        self._open: dict[tuple[str, str], dict[int, OpenDelivery]] = {}
         self._turn = 0
 
     async def join(
@@ -277,17 +218,18 @@ class NatsGroups:
 
     async def _all(self, durables: Mapping[str, Durable], shares: Mapping[str, int]) -> list[list[PulledMessage]]:
         """Pulls from several at once; if one fails, the messages of the others are nacked."""
-        results = await _gathered([self._ask(each, durables[each], limit, _NOW) for each, limit in shares.items()])
+        asking = [self._ask(each, durables[each], limit, _NOW) for each, limit in shares.items()]
+        results = await asyncio.gather(*asking, return_exceptions=True)
         errors = [each for each in results if isinstance(each, BaseException)]
         if errors:
-            self._pulls.give_back([one.reply for got in results if isinstance(got, list) for one in got])
+            self._pulls.nack([one.reply for got in results if isinstance(got, list) for one in got])
             raise errors[0]
         return [got for got in results if isinstance(got, list)]
 
     async def _first(
         self, durables: Mapping[str, Durable], limit: int, wait: timedelta
     ) -> dict[str, list[PulledMessage]]:
-        """Waits at all of them, and takes the first messages; those beyond the limit are nacked."""
+        """Waits at all of them, and returns the first messages; those beyond the limit are nacked."""
         each = max(limit // len(durables), 1)
         asking = {asyncio.ensure_future(self._ask(s, durable, each, wait)): s for s, durable in durables.items()}
         waiting = set(asking)
@@ -306,7 +248,7 @@ class NatsGroups:
             for one, result in zip(asking, await asyncio.gather(*asking, return_exceptions=True), strict=True):
                 if isinstance(result, list):
                     kept = result[:limit] if whole else []
-                    self._pulls.give_back([given.reply for given in result[len(kept) :]])
+                    self._pulls.nack([given.reply for given in result[len(kept) :]])
                     limit -= len(kept)
                     found |= {asking[one]: kept} if kept else {}
                 elif isinstance(result, Exception):
@@ -318,40 +260,40 @@ class NatsGroups:
     def _deliveries(
         self, subject: str, durable: Durable, consumer: str, given: Sequence[PulledMessage], now: datetime
     ) -> list[Delivery]:
-        held = self._held.setdefault((subject, durable.group), {})
+        known = self._open.setdefault((subject, durable.group), {})
         until, found = now + durable.ack_wait, []
         for each in given:
-            count, seq, rest = _places(each.reply)
+            count, seq, rest = _parts_of_reply(each.reply)
             message = pulled(seq, rest, each.header, each.body)
-            held.pop(message.seq, None)  # keeps the order of arrival
-            held[message.seq] = OpenDelivery(message.ms, count, each.reply)
+            known.pop(message.seq, None)  # keeps the order of arrival
+            known[message.seq] = OpenDelivery(message.ms, count, each.reply)
             found.append(Delivery(entry(subject, message, message.ms), durable.group, consumer, count, until))
-        while len(held) > _HELD_MAX:
-            del held[next(iter(held))]
+        while len(known) > _OPEN_MAX:
+            del known[next(iter(known))]
         return found
 
     async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
-        mine = [self._holding(each.entry.subject, each.group, each.entry.id) for each in deliveries]
-        kept = [
-            held if held is not None and held.ours and held.number == each.number else None
-            for held, each in zip(mine, deliveries, strict=True)
+        known = [self._open_delivery(each.entry.subject, each.group, each.entry.id) for each in deliveries]
+        mine = [
+            delivery if delivery is not None and delivery.ours and delivery.number == each.number else None
+            for delivery, each in zip(known, deliveries, strict=True)
         ]
-        await self._confirmed([(held.reply, _PROGRESS) for held in kept if held is not None])
-        return tuple(held is not None for held in kept)
+        await self._confirmed([(delivery.reply, _PROGRESS) for delivery in mine if delivery is not None])
+        return tuple(delivery is not None for delivery in mine)
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
         check_answers(answers)
-        taken: dict[tuple[str, str, int], tuple[OpenDelivery, bool]] = {}  # and whether it is settled
+        answered: dict[tuple[str, str, int], tuple[OpenDelivery, bool]] = {}  # and whether it is settled
         outcomes, sent, dead_letters = [], list[tuple[bytes, bytes]](), list[Draft]()
         for answer in answers:
             place = answer.subject, answer.group, answer.id.seq
-            held = self._holding(answer.subject, answer.group, answer.id)
-            if held is None or taken.get(place, (held, False))[1]:
+            delivery = self._open_delivery(answer.subject, answer.group, answer.id)
+            if delivery is None or answered.get(place, (delivery, False))[1]:
                 outcomes.append(Outcome.CONFLICT)
                 continue
             outcomes.append(Outcome.DONE)
-            taken[place] = held, not isinstance(answer, Nak)
-            sent.append((held.reply, _ACK if not isinstance(answer, Nak) else _nak(answer.delay)))
+            answered[place] = delivery, not isinstance(answer, Nak)
+            sent.append((delivery.reply, _ACK if not isinstance(answer, Nak) else _nak(answer.delay)))
             if isinstance(answer, DeadLetter):
                 draft = answer.draft
                 dead_letters.append(Draft(draft.subject, draft.body, draft.key or _letter_key(answer), draft.fields))
@@ -359,25 +301,25 @@ class NatsGroups:
             # Stored before its original is acked: after a crash in between it is stored again under the same key.
             await self._appender.append(dead_letters)
         if not self._connection.server.at_least(*_KEEPS_NAKS):
-            await self._forget_waiting({place[:2] for place, (_, settled) in taken.items() if not settled})
+            await self._forget_waiting({place[:2] for place, (_, settled) in answered.items() if not settled})
         await self._confirmed(sent)
-        for (subject, group, seq), (held, settled) in taken.items():
-            known = self._held[subject, group]
+        for (subject, group, seq), (delivery, settled) in answered.items():
+            known = self._open[subject, group]
             if settled:
                 known.pop(seq, None)  # also one that was delivered again meanwhile: the server acks by sequence
-            elif known.get(seq) is held:
-                known[seq] = OpenDelivery(held.ms, held.number, held.reply, ours=False)
+            elif known.get(seq) is delivery:
+                known[seq] = OpenDelivery(delivery.ms, delivery.number, delivery.reply, ours=False)
         return tuple(outcomes)
 
     async def _forget_waiting(self, groups: Iterable[tuple[str, str]]) -> None:
         """Makes an old server drop dead pull requests, which it does when a durable's state is requested. Otherwise it
         would send a nacked message to one of these: that waits for AckWait, the next is delivered twice."""
         durables = [self._known[each] for each in groups if each in self._known]
-        await asyncio.gather(*(self._durables.look(each) for each in durables))
+        await asyncio.gather(*(self._durables.drop_dead_pulls(each) for each in durables))
 
-    def _holding(self, subject: str, group: str, id: EntryId) -> OpenDelivery | None:
-        held = self._held.get((subject, group), {}).get(id.seq)
-        return held if held is not None and held.ms == id.ms else None
+    def _open_delivery(self, subject: str, group: str, id: EntryId) -> OpenDelivery | None:
+        found = self._open.get((subject, group), {}).get(id.seq)
+        return found if found is not None and found.ms == id.ms else None
 
     async def _confirmed(self, sent: Sequence[tuple[bytes, bytes]]) -> None:
         """Sends acks or naks, and waits until the server has confirmed every one."""
@@ -454,10 +396,6 @@ class NatsGroups:
         return Outcome.CONFLICT
 
 
-async def _gathered(asking: Sequence[object]) -> list[object]:
-    return list(await asyncio.gather(*asking, return_exceptions=True))  # type: ignore[call-overload]
-
-
 def _behind(after: EntryId) -> Beginning:
     return after, {"deliver_policy": "by_start_sequence", "opt_start_seq": after.seq + 1}
 
@@ -466,7 +404,7 @@ def _nak(delay: timedelta) -> bytes:
     return NAK + b' {"delay":%d}' % (delay // _MICROSECOND * 1_000) if delay > _NOW else NAK
 
 
-def _places(reply: bytes) -> tuple[int, bytes, bytes]:
+def _parts_of_reply(reply: bytes) -> tuple[int, bytes, bytes]:
     """From the reply subject of a delivery: its delivery count, its sequence, and what follows that."""
     words = reply.split(b".")
     at = 4 if len(words) == 9 else 6  # more words where it came from a domain
@@ -477,3 +415,62 @@ def _places(reply: bytes) -> tuple[int, bytes, bytes]:
 
 def _letter_key(dead_letter: DeadLetter) -> str:
     return hashlib.sha256(f"letter {dead_letter.subject} {dead_letter.group} {dead_letter.id}".encode()).hexdigest()
+
+
+class LedgerGroups:
+    """The ledgers that are left in the stream of notes."""
+
+    def __init__(self, js: JetStream, layout: NatsNames, reader: PageReader) -> None:
+        self._js = js
+        self._layout = layout
+        self._reader = reader
+
+    async def floor(self, subject: str, group: str) -> EntryId | None:
+        """Up to where a ledger proves all entries settled; None if there is no ledger."""
+        name, bodies, after = self._layout.ledger(subject, group), list[bytes](), 0
+        if await self._reader.one(self._layout.books, {"last_by_subj": name}, leader=True) is None:
+            return None
+        more = True
+        while more:
+            page, more = await self._reader.page(self._layout.books, name, after, _LEDGER_PAGE)
+            bodies += [message.body for message in page]
+            after = page[-1].seq if page else after
+        return floor_of(bodies)
+
+    async def remove(self, subject: str, group: str) -> None:
+        """Deletes a ledger."""
+        await self._js.call(f"STREAM.PURGE.{self._layout.books}", {"filter": self._layout.ledger(subject, group)})
+
+
+def floor_of(bodies: Iterable[bytes]) -> EntryId:
+    """The position up to which a ledger settled everything; lower if uncertain. Pure."""
+    floor, settled = EntryId(0, 0), dict[int, int]()  # ranges: first sequence and the one behind the last
+    try:
+        for kind, version, _, told in map(json.loads, bodies):
+            if version != 1:
+                raise ValueError("another version")
+            if kind == _SNAPSHOT:
+                floor, settled = _snapshot(told)
+            elif kind in _POSITIONS and told[1] >= floor.seq:
+                floor = EntryId(told[0], told[1])
+            elif kind in _ACKS:
+                settled |= {answer[1]: answer[1] + answer[2] for answer in told[1] if answer[0] == _LEDGER_ACK}
+            elif kind == _GONE:
+                settled |= {seq: seq + count for seq, count in told[0]}
+    except UNREADABLE as error:
+        raise StoreBroken("a ledger of a group cannot be read", do="look at the stream of notes") from error
+    for first, end in sorted(settled.items()):
+        if first <= floor.seq + 1 < end:
+            floor = EntryId(floor.ms, end - 1)
+    return floor
+
+
+def _snapshot(told: dict[str, Any]) -> tuple[EntryId, dict[int, int]]:
+    """The floor of a whole state, and what is settled between the runs that are pending above it."""
+    ms, delivered = told["delivered"]
+    runs = sorted((run[0], run[0] + run[1], run[2]) for run in told["runs"])
+    if not runs:
+        return EntryId(ms, delivered), {}
+    ends = [*(first for first, _, _ in runs[1:]), delivered + 1]
+    between = {end: following for (_, end, _), following in zip(runs, ends, strict=True) if end < following}
+    return EntryId(runs[0][2], runs[0][0]).previous, between

@@ -1,4 +1,4 @@
-"""JetStream messages and the entries they contain.
+"""JetStream messages and the entries they contain, and the names in JetStream.
 
 One header has what JetStream does not keep: `Wrasse: <ms> <number> <bytes> <name>`, the milliseconds of the entry's id,
 how many entries its subject ever had, how many bytes those were, this one included, and a name by which its writer
@@ -6,13 +6,11 @@ finds it again. They are right because every append names the entry it follows. 
 `Wrasse-Field: name=value`, percent-encoded. Messages of other programs have no such header: their ids use the server's
 milliseconds, and their headers are the fields beside the body.
 
-Names in JetStream: one reversible mapping.
-
-A subject keeps its name, behind the prefix. Its stream is named by it with `-` for a dot and `=2D` (hexadecimal) for
-every byte that is no letter, digit or `_`: `gbe.events.audit` is kept in `gbe-events-audit`. A name that would be too
-long for the server is shortened to a hash; the subject is in the stream's configuration. What we note beside the
-long for the server is shortened to a hash; the subject is in the stream's configuration. Notes of wrasse are kept in
-one more stream, `<root>_books`: the mark of every group that reads by cursor, and what a stream may hold.
+Names are one reversible mapping. A subject keeps its name, behind the prefix. Its stream is named by it with `-` for a
+dot and `=2D` (hexadecimal) for every byte that is no letter, digit or `_`: `gbe.events.audit` is kept in
+`gbe-events-audit`. A name that would be too long for the server is shortened to a hash; the subject is in the stream's
+configuration. Notes of wrasse are kept in one more stream, `<root>_books`: the mark of every group that reads by
+cursor, and the newest entry and the single writer of every stream.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class PublishQueue:
         self._time = time
         self._atomic = atomic
 
-    async def take(
+    async def send(
         self,
         subject_stream: SubjectStream,
         batch: PublishBatch,

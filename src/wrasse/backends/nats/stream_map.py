@@ -1,13 +1,11 @@
-"""The stream map: which stream of JetStream holds a subject, and its newest entry.
+"""The stream map: which stream of JetStream holds a subject, its newest entry, and the configuration of streams that
+wrasse makes.
 
 A subject that is in no stream yet gets one of its own (or that of its pattern), without a maximum age: one may be set
-later if no group reads it, see `server_ages.py`. A stream that another program made for the subject is used as it is.
-
-The configuration of the JetStream streams that wrasse makes, and how it recognises them.
-
-A stream of ours is marked in its metadata (servers from 2.10 keep it) with the root that made it and the maximum age
-that wrasse gave it. A stream without this mark, or with another age than the marked one, belongs to others and stays as
-it is.
+later if no group reads it, see `Ages` in `group_cursors.py`. A stream that another program made for the subject is used
+as it is. A stream of ours is marked in its metadata (servers from 2.10 keep it) with the root that made it and the
+maximum age that wrasse gave it. A stream without this mark, or with another age than the marked one, belongs to others
+and stays as it is.
 """
 
 from __future__ import annotations
@@ -40,66 +38,13 @@ AGE = "wrasse.max_age"
 _NANO = 1_000_000_000
 _MICRO = 1_000
 _MICROSECOND = timedelta(microseconds=1)
-_SERVERS = "_nats."  # metadata keys that the server itself adds
-
-Config = Mapping[str, object]
+_SERVER_KEYS = "_nats."  # metadata keys that the server itself adds
 _SUBJECTS_MAX = 20_000
 NOTE_SECONDS = 1.0  # within which another process's note is seen
 _TRIES = 50
 UNKNOWN = -1  # the total of bytes at an entry that another program wrote
 
-
-def new_config(layout: NatsNames, name: str, takes: str, server: ServerInfo) -> dict[str, object]:
-    """A new stream of ours. Without a maximum age: it is unknown who will read it."""
-    config: dict[str, object] = {
-        "name": name,
-        "subjects": [takes],
-        "retention": "limits",
-        "storage": layout.storage,
-        "num_replicas": layout.replicas,
-        "discard": "new",
-        "max_msgs": -1,
-        "max_bytes": -1,
-        "max_age": 0,
-        "allow_direct": True,
-        "duplicate_window": DEDUP_SECONDS * _NANO,
-    }
-    if server.at_least(2, 10):
-        config["metadata"] = {MADE_BY: layout.root}
-    if server.at_least(2, 12):
-        config["allow_atomic"] = True
-    return config
-
-
-def is_ours(config: Config, layout: NatsNames) -> bool:
-    """Whether this root made the stream."""
-    return _metadata(config).get(MADE_BY) == layout.root
-
-
-def server_age(config: Config, layout: NatsNames) -> ServerAge:
-    """What the server removes by age, and who set the age."""
-    set_to = _max_age(config)
-    ours = is_ours(config, layout) and (not set_to or _metadata(config).get(AGE) == str(set_to))
-    age = timedelta(microseconds=set_to // _MICRO) if set_to else None
-    # The server allows no age below its deduplication window.
-    return ServerAge(age, ours, least=timedelta(seconds=DEDUP_SECONDS))
-
-
-def with_age(config: Config, age: timedelta | None) -> dict[str, object]:
-    """The same stream with this age, marked as ours."""
-    nanos = 0 if age is None else age // _MICROSECOND * _MICRO
-    kept = {name: value for name, value in _metadata(config).items() if name != AGE and not name.startswith(_SERVERS)}
-    return {**config, "max_age": nanos, "metadata": {**kept, AGE: str(nanos)} if nanos else kept}
-
-
-def _metadata(config: Config) -> Mapping[str, object]:
-    found = config.get("metadata")
-    return found if isinstance(found, dict) else {}
-
-
-def _max_age(config: Config) -> int:
-    found = config.get("max_age")
-    return found if isinstance(found, int) else 0
+Config = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +161,7 @@ class StreamMap:
         self._stream_map: dict[str, SubjectStream] = {}
 
     async def open(self) -> None:
-        """Makes the stream of books."""
+        """Makes the stream of notes."""
         books = self._config(self.layout.books, self.layout.books_subjects)
         await self._make({**books, "allow_rollup_hdrs": True, "allow_atomic": False})
 
@@ -230,31 +175,31 @@ class StreamMap:
         names = [str(name) for name in answer.get("streams") or ()]
         if not names:
             return None
-        home, takes = self.layout.home(subject)
-        return self._remembered(subject, SubjectStream(names[0], stored, own=names[0] == home and takes == stored))
+        home, subjects = self.layout.home(subject)
+        return self._remembered(subject, SubjectStream(names[0], stored, own=names[0] == home and subjects == stored))
 
     async def make(self, subject: str) -> SubjectStream:
         """The stream of a subject, made if there is none."""
         subject_stream = await self.find(subject)
         if subject_stream is not None:
             return subject_stream
-        name, takes = self.layout.home(subject)
+        name, subjects = self.layout.home(subject)
         try:
-            await self._make(self._config(name, takes))
+            await self._make(self._config(name, subjects))
         except JsError as refused:
             if refused.code not in (SUBJECTS_OVERLAP, STREAM_NAME_IN_USE):
                 raise
             subject_stream = await self.find(subject)  # another process was faster
             if subject_stream is not None:
                 return subject_stream
-            if takes == self.layout.stored(subject):
+            if subjects == self.layout.stored(subject):
                 raise
             # Others of its pattern have streams of their own from before the pattern was configured: so does this.
-            takes = self.layout.stored(subject)
-            name = stream_name(takes)
-            await self._make(self._config(name, takes))
+            subjects = self.layout.stored(subject)
+            name = stream_name(subjects)
+            await self._make(self._config(name, subjects))
         stored = self.layout.stored(subject)
-        return self._remembered(subject, SubjectStream(name, stored, own=takes == stored))
+        return self._remembered(subject, SubjectStream(name, stored, own=subjects == stored))
 
     def forget(self, subject: str) -> None:
         """The stream does not exist any more."""
@@ -392,10 +337,65 @@ class StreamMap:
                 raise
             await self.js.call(f"STREAM.INFO.{name}")  # made by another version or by hand: used as it is
 
-    def _config(self, name: str, takes: str) -> dict[str, object]:
-        return new_config(self.layout, name, takes, self.js.connection.server)
+    def _config(self, name: str, subjects: str) -> dict[str, object]:
+        return new_config(self.layout, name, subjects, self.js.connection.server)
 
     def _remembered(self, subject: str, subject_stream: SubjectStream) -> SubjectStream:
         if len(self._stream_map) >= _SUBJECTS_MAX:
             self._stream_map.clear()
         return self._stream_map.setdefault(subject, subject_stream)
+
+
+def new_config(layout: NatsNames, name: str, subjects: str, server: ServerInfo) -> dict[str, object]:
+    """A new stream of ours. Without a maximum age: it is unknown who will read it."""
+    config: dict[str, object] = {
+        "name": name,
+        "subjects": [subjects],
+        "retention": "limits",
+        "storage": layout.storage,
+        "num_replicas": layout.replicas,
+        "discard": "new",
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_age": 0,
+        "allow_direct": True,
+        "duplicate_window": DEDUP_SECONDS * _NANO,
+    }
+    if server.at_least(2, 10):
+        config["metadata"] = {MADE_BY: layout.root}
+    if server.at_least(2, 12):
+        config["allow_atomic"] = True
+    return config
+
+
+def is_ours(config: Config, layout: NatsNames) -> bool:
+    """Whether this root made the stream."""
+    return _metadata(config).get(MADE_BY) == layout.root
+
+
+def server_age(config: Config, layout: NatsNames) -> ServerAge:
+    """What the server removes by age, and who set the age."""
+    set_to = _max_age(config)
+    ours = is_ours(config, layout) and (not set_to or _metadata(config).get(AGE) == str(set_to))
+    age = timedelta(microseconds=set_to // _MICRO) if set_to else None
+    # The server allows no age below its deduplication window.
+    return ServerAge(age, ours, least=timedelta(seconds=DEDUP_SECONDS))
+
+
+def with_age(config: Config, age: timedelta | None) -> dict[str, object]:
+    """The same stream with this age, marked as ours."""
+    nanos = 0 if age is None else age // _MICROSECOND * _MICRO
+    kept = {
+        name: value for name, value in _metadata(config).items() if name != AGE and not name.startswith(_SERVER_KEYS)
+    }
+    return {**config, "max_age": nanos, "metadata": {**kept, AGE: str(nanos)} if nanos else kept}
+
+
+def _metadata(config: Config) -> Mapping[str, object]:
+    found = config.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
+def _max_age(config: Config) -> int:
+    found = config.get("max_age")
+    return found if isinstance(found, int) else 0

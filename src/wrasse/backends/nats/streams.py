@@ -1,9 +1,8 @@
 """Streams on JetStream. The layout is in `docs/design/015-nats-client.md`.
 
-Trims: the checks, and the purge.
-
-The floors are read before the purge and only ever rise, and so does the clock; what was allowed then is allowed still.
-The last entry of a stream is noted before it is removed, so that later ids stay above it.
+A trim is some checks and a purge. The floors are read before the purge and only ever rise, and so does the clock; what
+was allowed then is allowed still. The last entry of a stream is noted before it is removed, so that later ids stay
+above it.
 """
 
 from __future__ import annotations
@@ -41,103 +40,8 @@ from wrasse.ports.streams import (
 )
 
 _MICROSECOND = timedelta(microseconds=1)
-
-
-class StreamPurge:
-    """Trims for one backend."""
-
-    def __init__(self, stream_map: StreamMap, marks: Marks, durables: Durables, time: ServerTime) -> None:
-        self._stream_map = stream_map
-        self._marks = marks
-        self._durables = durables
-        self._time = time
-
-    async def trim(
-        self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
-    ) -> Trimmed:
-        """Removes up to `limit` entries from the start of a stream."""
-        subject_stream = await self._stream_map.find(subject)
-        # Floors first: what they allow now they allow later, too.
-        floors = (
-            []
-            if subject_stream is None
-            else await asyncio.gather(*(self._floor(subject, subject_stream, name) for name in protect))
-        )
-        now = await self._time.now()
-        tip = Tip() if subject_stream is None else await self._stream_map.tip_of(subject, subject_stream, leader=True)
-        if subject_stream is None or not tip.seq:
-            missing = next((name for name, floor in zip(protect, floors, strict=False) if floor is None), "")
-            return Trimmed(0, START, missing, False, now)
-        upto = EntryId(tip.ms, tip.seq)
-        if age is not None:
-            upto = min(upto, EntryId(max((to_micros(now) - age // _MICROSECOND) // 1_000, 0), 0).previous)
-        if below is not None:
-            upto = min(upto, below.previous)
-        allowed, held_by, bound = upto, "", min(tip.seq, below.seq - 1 if below is not None and below.seq else SEQ_MAX)
-        for name, floor in zip(protect, floors, strict=True):
-            if floor is None:
-                return Trimmed(0, START, name, False, now)
-            shown, seq = floor
-            if shown < upto:
-                upto, held_by = shown, name
-            bound = min(bound, seq)
-        count, more = await self._purge(subject, subject_stream, tip, allowed, bound, limit)
-        return Trimmed(count, upto, held_by, more, now)
-
-    async def _floor(self, subject: str, subject_stream: SubjectStream, group: str) -> tuple[EntryId, int] | None:
-        """How far a group has acked; None if there is no such group, or if its floor proves nothing: without acks and
-        with a MaxDeliver the floor passes unacked messages. A group whose mark cannot be read counts as one that has
-        acked nothing."""
-        try:
-            mark = await self._marks.get(subject, group)
-        except StoreBroken:
-            return START, 0
-        if mark is not None:
-            return mark.at, mark.at.seq
-        durable = await self._durables.find(subject_stream, group, reads_more=True)
-        if durable is None or not durable.proves:
-            return None
-        return await self._stream_map.place_after(subject_stream, durable.floor), durable.floor
-
-    async def _purge(
-        self, subject: str, subject_stream: SubjectStream, tip: Tip, upto: EntryId, bound: int, limit: int
-    ) -> tuple[int, bool]:
-        first = await self._stream_map.reader.one(
-            subject_stream.stream, {"seq": 1, "next_by_subj": subject_stream.subject}, leader=True
-        )
-        if first is None or first.seq > bound or first.id > upto:
-            return 0, False
-        if subject_stream.own:
-            highest = min(bound, first.seq + limit - 1)
-            last = await self._highest(subject_stream, first, highest, upto)
-        else:
-            page, _ = await self._stream_map.reader.page(
-                subject_stream.stream, subject_stream.subject, first.seq - 1, limit
-            )
-            last = max((each.seq for each in page if each.seq <= bound and each.id <= upto), default=first.seq)
-        if last >= tip.seq:
-            await self._stream_map.remember(subject, subject_stream, tip)
-        asked: dict[str, object] = (
-            {"seq": last + 1} if subject_stream.own else {"seq": last + 1, "filter": subject_stream.subject}
-        )
-        answer = await self._stream_map.js.call(f"STREAM.PURGE.{subject_stream.stream}", asked)
-        rest = await self._stream_map.reader.one(
-            subject_stream.stream, {"seq": last + 1, "next_by_subj": subject_stream.subject}, leader=True
-        )
-        return int(answer.get("purged", 0)), rest is not None and rest.seq <= bound and rest.id <= upto
-
-    async def _highest(self, subject_stream: SubjectStream, first: StoredMessage, highest: int, upto: EntryId) -> int:
-        top = await self._stream_map.reader.one(
-            subject_stream.stream, {"seq": highest, "next_by_subj": subject_stream.subject}
-        )
-        if top is not None and top.seq == highest and top.id <= upto:
-            return highest  # the usual case: all of it is old
-        found = await self._stream_map.last_upto(subject_stream, upto, first.seq, highest)
-        return first.seq if found is None else found.seq
-
-
 _NAMES_MAX = 100_000
-_ODD_MAX = 1_000  # invalid names that are logged
+_NAMELESS_MAX = 1_000  # invalid names that are logged
 _AT_ONCE = 250  # streams requested concurrently, so that their answers fit the buffers
 
 _log = logging.getLogger("wrasse.streams")
@@ -154,9 +58,8 @@ class NatsStreams:
         self._durables = durables
         self._appender = appender
         self._time = time
-        self._trimmer = StreamPurge(stream_map, marks, durables, time)
         self._ages = Ages(stream_map, marks)
-        self._odd = set[str]()  # names that are not subjects and were logged
+        self._nameless = set[str]()  # names that are not subjects and were logged
 
     @property
     def dedup_window(self) -> timedelta:
@@ -333,17 +236,17 @@ class NatsStreams:
             if len(found) > _NAMES_MAX:
                 raise UsageError(f"more than {_NAMES_MAX} streams match {pattern!r}", do="use a narrower pattern")
             for stream in page:
-                takes = [each for each in stream["config"].get("subjects") or [] if not layout.reserved(each)]
-                wild = [each for each in takes if "*" in each or ">" in each]
-                found |= {subject for each in takes if each not in wild and (subject := layout.subject(each))}
+                subjects = [each for each in stream["config"].get("subjects") or [] if not layout.reserved(each)]
+                wild = [each for each in subjects if "*" in each or ">" in each]
+                found |= {subject for each in subjects if each not in wild and (subject := layout.subject(each))}
                 if wild:
                     found |= await self._in_stream(str(stream["config"]["name"]), wanted)
         matching = {subject for subject in found if matches(pattern, subject)}
-        for odd in sorted(subject for subject in matching if not is_subject(subject)):
-            matching.discard(odd)
-            if odd not in self._odd and len(self._odd) < _ODD_MAX:
-                self._odd.add(odd)
-                _log.warning("a stream is skipped, since its name is not a subject: %r", odd[:SUBJECT_BYTES_MAX])
+        for name in sorted(subject for subject in matching if not is_subject(subject)):
+            matching.discard(name)
+            if name not in self._nameless and len(self._nameless) < _NAMELESS_MAX:
+                self._nameless.add(name)
+                _log.warning("a stream is skipped, since its name is not a subject: %r", name[:SUBJECT_BYTES_MAX])
         return matching
 
     async def _in_stream(self, name: str, wanted: str) -> set[str]:
@@ -359,7 +262,84 @@ class NatsStreams:
     ) -> Trimmed:
         check_subject(subject)
         check_limit(limit, "entries")
-        return await self._trimmer.trim(subject, age=age, below=below, protect=protect, limit=limit)
+        subject_stream = await self._stream_map.find(subject)
+        # Floors first: what they allow now they allow later, too.
+        floors = (
+            []
+            if subject_stream is None
+            else await asyncio.gather(*(self._floor(subject, subject_stream, name) for name in protect))
+        )
+        now = await self._time.now()
+        tip = Tip() if subject_stream is None else await self._stream_map.tip_of(subject, subject_stream, leader=True)
+        if subject_stream is None or not tip.seq:
+            missing = next((name for name, floor in zip(protect, floors, strict=False) if floor is None), "")
+            return Trimmed(0, START, missing, False, now)
+        upto = EntryId(tip.ms, tip.seq)
+        if age is not None:
+            upto = min(upto, EntryId(max((to_micros(now) - age // _MICROSECOND) // 1_000, 0), 0).previous)
+        if below is not None:
+            upto = min(upto, below.previous)
+        allowed, held_by, bound = upto, "", min(tip.seq, below.seq - 1 if below is not None and below.seq else SEQ_MAX)
+        for name, floor in zip(protect, floors, strict=True):
+            if floor is None:
+                return Trimmed(0, START, name, False, now)
+            shown, seq = floor
+            if shown < upto:
+                upto, held_by = shown, name
+            bound = min(bound, seq)
+        count, more = await self._purge(subject, subject_stream, tip, allowed, bound, limit)
+        return Trimmed(count, upto, held_by, more, now)
+
+    async def _floor(self, subject: str, subject_stream: SubjectStream, group: str) -> tuple[EntryId, int] | None:
+        """How far a group has acked; None if there is no such group, or if its floor proves nothing: without acks and
+        with a MaxDeliver the floor passes unacked messages. A group whose mark cannot be read counts as one that has
+        acked nothing."""
+        try:
+            mark = await self._marks.get(subject, group)
+        except StoreBroken:
+            return START, 0
+        if mark is not None:
+            return mark.at, mark.at.seq
+        durable = await self._durables.find(subject_stream, group, reads_more=True)
+        if durable is None or not durable.proves:
+            return None
+        return await self._stream_map.place_after(subject_stream, durable.floor), durable.floor
+
+    async def _purge(
+        self, subject: str, subject_stream: SubjectStream, tip: Tip, upto: EntryId, bound: int, limit: int
+    ) -> tuple[int, bool]:
+        first = await self._stream_map.reader.one(
+            subject_stream.stream, {"seq": 1, "next_by_subj": subject_stream.subject}, leader=True
+        )
+        if first is None or first.seq > bound or first.id > upto:
+            return 0, False
+        if subject_stream.own:
+            highest = min(bound, first.seq + limit - 1)
+            last = await self._highest(subject_stream, first, highest, upto)
+        else:
+            page, _ = await self._stream_map.reader.page(
+                subject_stream.stream, subject_stream.subject, first.seq - 1, limit
+            )
+            last = max((each.seq for each in page if each.seq <= bound and each.id <= upto), default=first.seq)
+        if last >= tip.seq:
+            await self._stream_map.remember(subject, subject_stream, tip)
+        asked: dict[str, object] = (
+            {"seq": last + 1} if subject_stream.own else {"seq": last + 1, "filter": subject_stream.subject}
+        )
+        answer = await self._stream_map.js.call(f"STREAM.PURGE.{subject_stream.stream}", asked)
+        rest = await self._stream_map.reader.one(
+            subject_stream.stream, {"seq": last + 1, "next_by_subj": subject_stream.subject}, leader=True
+        )
+        return int(answer.get("purged", 0)), rest is not None and rest.seq <= bound and rest.id <= upto
+
+    async def _highest(self, subject_stream: SubjectStream, first: StoredMessage, highest: int, upto: EntryId) -> int:
+        top = await self._stream_map.reader.one(
+            subject_stream.stream, {"seq": highest, "next_by_subj": subject_stream.subject}
+        )
+        if top is not None and top.seq == highest and top.id <= upto:
+            return highest  # the usual case: all of it is old
+        found = await self._stream_map.last_upto(subject_stream, upto, first.seq, highest)
+        return first.seq if found is None else found.seq
 
     async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:
         """As `ServerAges` promises."""

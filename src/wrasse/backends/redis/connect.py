@@ -60,9 +60,9 @@ class Redis(JobStore, StreamStore):
             streams=True,
             limiter=True,
             surveys=True,
-            damages=True,
+            fsck=True,
             strays=True,
-            plain_locks=True,
+            named_locks=True,
             lists=True,
             status_index=True,
             shared=True,
@@ -79,8 +79,8 @@ class Redis(JobStore, StreamStore):
         self.groups: Groups = RedisGroups(client, clock)
         self.surveys: Surveys = self._streams
         self.strays = RedisStrays(client)
-        self.damages = RedisFsck(client)
-        self.plain_locks = RedisPlainLocks(client)
+        self.fsck = RedisFsck(client)
+        self.named_locks = RedisNamedLocks(client)
         self.lists = RedisLists(client)
 
     @classmethod
@@ -165,8 +165,8 @@ async def _client(options: RedisOptions, time: Clock | None) -> RedisClient:
 
 
 @reads_replies
-class RedisPlainLocks:
-    """See PlainLocks."""
+class RedisNamedLocks:
+    """See NamedLocks."""
 
     def __init__(self, client: RedisClient) -> None:
         self._client = client

@@ -48,7 +48,7 @@ class ReplyTooLarge(StoreUnavailable):
 
 
 class WrongType(StoreBroken):
-    """A key of ours has a value of another type. `keys`: those of the command; `key_types.py` finds out which it is."""
+    """A key of ours has a value of another type. `keys`: those of the command; `KeyTypes` finds out which it is."""
 
     keys: Sequence[str | bytes] = ()
 

@@ -3,11 +3,9 @@
 A repair may reveal another inconsistency: an index entry without a claim is dropped, and then its job's entry has no
 claim. So a check that repairs runs again until it finds nothing.
 
-Finished jobs: their texts, the two indexes, the dead letter list, and the index of jobs by id.
-
-Running jobs: the index of claims, the claims, and the entries of the processing lists.
-
-Everything else: heartbeats, workers, remembered answers, the names of queues, the counts of jobs.
+The passes read everything but what is remembered by a job's id (`fsck_suspects`): running jobs (the index of claims,
+the claims, and the entries of the processing lists); finished jobs (their texts, the two indexes, the dead letter list,
+and the index of jobs by id); then heartbeats, workers, remembered answers, the names of queues, the counts of jobs.
 """
 
 from __future__ import annotations
@@ -42,9 +40,10 @@ from wrasse.backends.redis.scripts import load
 from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
 from wrasse.ports.jobs import JobState
 
+_ROUNDS_MAX = 5  # of a check that repairs
 _BESIDE = (":delayed", ":wake", ":rate")  # the suffixes of a queue's other keys
 _COUNTED_MAX = 20_000  # in one script, which then ends within some 20 ms
-_OF = {
+_KINDS_OF_STATE = {
     "held": (
         Kind.UNREADABLE,
         Kind.INDEX_WITHOUT_CLAIM,
@@ -60,103 +59,65 @@ _OF = {
         Kind.DEAD_ENTRY_WITHOUT_INDEX,
     ),
 }
-
-
-async def other_suspects(client: RedisClient, keys: RedisKeys, seen: Seen) -> AsyncIterator[FsckSuspect]:
-    """All but the counts."""
-    for n, key in enumerate(keys.requests, 1):
-        if await client.ask("PTTL", key) == -1:
-            yield FsckSuspect(Kind.REQUESTS_WITHOUT_END, key, (n,))
-    async for page in pairs(client, keys.workers_info, seen):
-        workers = [text_of(worker) for worker, _ in page]
-        (rows,) = await scores(client, [keys.workers], workers)
-        for worker, row in zip(workers, rows, strict=True):
-            if row is None:
-                yield FsckSuspect(Kind.WORKER_LEFT_OVER, worker, (worker,))
-    for worker in await workers_with(client, client.options.heartbeat_key_pattern, "string"):
-        if await client.ask("PTTL", keys.heartbeat(worker)) == -1:
-            yield FsckSuspect(Kind.HEARTBEAT_WITHOUT_END, worker, worker=worker)
-    known = set(await known_queues(client, keys))
-    async for name in _queues(client, keys):
-        if name not in known:
-            yield FsckSuspect(Kind.QUEUE_NOT_LISTED, name, (name,), queue=name)
-
-
-async def _queues(client: RedisClient, keys: RedisKeys) -> AsyncIterator[str]:
-    """Queues by their keys on the server. One whose name is its key is known by a job in it."""
-    before = f"{keys.root}:queue:"
-    for kind, end in (("list", ""), ("zset", ":delayed")):
-        async for names in keys_like(client, pattern_glob(f"{keys.root}:%s{end}"), kind):
-            for key in map(text_of, names):
-                name = key.removesuffix(end)
-                if not end and key.endswith(_BESIDE):
-                    continue
-                if key.startswith(before):
-                    yield name.removeprefix(before)
-                elif end or (not _is_ours(key, keys, client.options) and await _has_job(client, key)):
-                    yield name
-
-
-def _is_ours(key: str, keys: RedisKeys, options: RedisOptions) -> bool:
-    worker = [*workers_in([key.encode()], options.processing_list_pattern)]
-    return bool(worker) or key in keys.shared
-
-
-async def _has_job(client: RedisClient, key: str) -> bool:
-    raw = await client.ask("LINDEX", key, -1)
-    return raw is not None and decode(raw) is not None
-
-
-async def recount(client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
-    """Compares the counts of jobs with the jobs. Other inconsistencies of a state are repaired first."""
-    indexes = {"held": (keys.holds, keys.held), "done": (keys.finished, keys.done), "dead": (keys.finished, keys.dead)}
-    for place, (texts, index) in indexes.items():
-        if judge.found(*_OF[place]):
-            continue
-        names = [texts, keys.counts, index]
-        counted, *wrong = await client.run(load("recount"), names, [place, _COUNTED_MAX, int(judge.repair)])
-        if not counted:
-            wrong = await _recount_many(client, keys, place, texts, judge, seen)
-        for name in map(text_of, wrong):
-            judge.tally(Kind.WRONG_COUNT).add(f"{place}:{name}", 1, repaired=int(judge.repair))
-
-
-async def _recount_many(
-    client: RedisClient, keys: RedisKeys, place: str, texts: str, judge: Judge, seen: Seen
-) -> list[bytes]:
-    """Too many for one script. They are read page by page, which counts only if no count changed meanwhile."""
-    before = await _numbers(client, keys, place)
-    right: Counter[bytes] = Counter()
-    met: set[bytes] = set()
-    async for page in pairs(client, texts, seen, large=True):
-        for claim_key, text in page:
-            if claim_key not in met and (queue := _queue_of(place, text)) is not None:
-                met.add(claim_key)
-                right[queue] += 1
-    if before != await _numbers(client, keys, place):
-        return []
-    wrong = [queue for queue in {*before, *right} if before.get(queue, b"0") != b"%d" % right[queue]]
-    if judge.repair and wrong:
-        told = [word for queue in wrong for word in (queue, before.get(queue, b"0"), right[queue])]
-        await client.run(load("recount"), [texts, keys.counts, keys.held], [place, -1, 1, *told])
-    return wrong
-
-
-async def _numbers(client: RedisClient, keys: RedisKeys, place: str) -> Mapping[bytes, bytes]:
-    start, found = f"{place}:".encode(), {}
-    async for page in pairs(client, keys.counts, lambda count: None):
-        found.update({field[len(start) :]: number for field, number in page if field.startswith(start)})
-    return found
-
-
-def _queue_of(place: str, text: bytes) -> bytes | None:
-    if place == "held":
-        return read_claim(text).queue
-    finished = read_finished(text)
-    return finished.queue if finished.state.value == place else None
-
-
 _Place = tuple[str, bytes]  # a worker, and the digest of an entry in its list
+
+
+@reads_replies
+class RedisFsck:
+    """The consistency check of one root."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client, self._keys = client, RedisKeys(client.options)
+
+    async def check(
+        self, *, repair: bool, heartbeat_timeout: timedelta, seen: Callable[[int], None] = lambda count: None
+    ) -> Sequence[Inconsistency]:
+        found: dict[str, Inconsistency] = {}
+        misfits = await KeyTypes(self._client, self._keys).everywhere()
+        if misfits:
+            kind, names = Kind.WRONG_TYPE, tuple(map(str, misfits))
+            about = kind.value.about, kind.value.repair
+            found[kind.shown] = Inconsistency(kind.shown, *about, len(misfits), 0, names[:NAMES_MAX])
+        passes = 0 if {each.key for each in misfits} & {*KeyTypes(self._client, self._keys).shared} else _ROUNDS_MAX
+        for _ in range(passes):
+            judge = Judge(self._client, self._keys, repair=repair, heartbeat_timeout=heartbeat_timeout)
+            await self._pass(judge, seen, every_queue=not misfits)
+            for each in judge.report():
+                found[each.kind] = _sum(found[each.kind], each) if each.kind in found else each
+            if not repair or not judge.found():
+                break
+        order = [kind.shown for kind in Kind]
+        return tuple(sorted(found.values(), key=lambda each: order.index(each.kind)))
+
+    async def _pass(self, judge: Judge, seen: Callable[[int], None], *, every_queue: bool) -> None:
+        # A job that is not found may be in a key that cannot be read.
+        await judge.judge_all(other_suspects(self._client, self._keys, seen))
+        held = ClaimedJobsFound(self._client, self._keys, judge, seen)
+        await judge.judge_all(held.suspects())
+        if every_queue:
+            await judge.judge_all(held.without_entry())
+        finished = FinishedJobsFound(self._client, self._keys, judge, seen)
+        await judge.judge_all(finished.suspects())
+        await judge.judge_all(finished.letters())
+        await judge.judge_all(finished.ways())
+        names = NamesFound(self._client, self._keys, seen)
+        # Whether a job waits is known only once all queues are known; and a job that the index led past seems missing
+        # until the next pass has found it.
+        unknown = Kind.WHERE_LEFT_OVER if judge.repair else Kind.QUEUE_NOT_LISTED
+        if every_queue and not judge.found(unknown):
+            await judge.judge_all(names.suspects())
+        await judge.judge_all(_tokens(max(held.token, finished.token, names.token)))
+        await recount(self._client, self._keys, judge, seen)
+
+
+async def _tokens(highest: int) -> AsyncIterator[FsckSuspect]:
+    if highest:
+        yield FsckSuspect(Kind.TOKEN_BEHIND, str(highest), (highest,))
+
+
+def _sum(first: Inconsistency, then: Inconsistency) -> Inconsistency:
+    names = tuple(dict.fromkeys((*first.names, *then.names)))[:NAMES_MAX]
+    return replace(first, count=first.count + then.count, repaired=first.repaired + then.repaired, names=names)
 
 
 class ClaimedJobsFound:
@@ -272,8 +233,10 @@ class FinishedJobsFound:
             newest = await claim_keys_of(self.client, self.keys, [text.id for text in texts])
             for claim_key, text, *known, way in zip(claim_keys, texts, done, dead, newest, strict=True):
                 self.token = max(self.token, ClaimKey.of(claim_key).token)
-                if text.state is JobState.DEAD:
-                    self._met(digest(text.bytes), claim_key)
+                if text.state is JobState.DEAD and claim_key not in (
+                    same := self._dead.setdefault(digest(text.bytes), [])
+                ):
+                    same.append(claim_key)
                 if known == [None, None]:
                     yield FsckSuspect(Kind.FINISHED_WITHOUT_INDEX, text_of(text.id), (claim_key,))
                 if way is None and text.id:
@@ -281,16 +244,10 @@ class FinishedJobsFound:
         for index in (self.keys.done, self.keys.dead):
             async for page in pairs(self.client, index, self.seen):
                 claim_keys = [claim_key for claim_key, _ in page]
-                for claim_key, known_here in zip(
-                    claim_keys, await there(self.client, self.keys.finished, claim_keys), strict=True
-                ):
-                    if not known_here:
+                known_here = await there(self.client, self.keys.finished, claim_keys)
+                for claim_key, is_known in zip(claim_keys, known_here, strict=True):
+                    if not is_known:
                         yield FsckSuspect(Kind.INDEX_WITHOUT_FINISHED, text_of(claim_key), (claim_key,))
-
-    def _met(self, mark: bytes, claim_key: bytes) -> None:
-        claim_keys = self._dead.setdefault(mark, [])
-        if claim_key not in claim_keys:
-            claim_keys.append(claim_key)
 
     async def letters(self) -> AsyncIterator[FsckSuspect]:
         """Compares the dead letter list with the index. After `suspects`."""
@@ -303,8 +260,7 @@ class FinishedJobsFound:
             claim_keys = self._dead.get(mark, [])
             met[mark] += 1
             if met[mark] > len(claim_keys):
-                wire = decode(raw)
-                name = "" if wire is None else wire.id
+                name = "" if (wire := decode(raw)) is None else wire.id
                 words: tuple[Word, ...] = (raw, place, met[mark], *claim_keys[:GROUP_MAX])
                 new.append(FsckSuspect(Kind.DEAD_ENTRY_WITHOUT_INDEX, name, words, raw=raw, place=place))
         for mark, claim_keys in self._dead.items():
@@ -324,63 +280,94 @@ class FinishedJobsFound:
                     yield FsckSuspect(Kind.WHERE_LEFT_OVER, text_of(id), (id, claim_key))
 
 
-_ROUNDS_MAX = 5
+async def other_suspects(client: RedisClient, keys: RedisKeys, seen: Seen) -> AsyncIterator[FsckSuspect]:
+    """All but the counts."""
+    for n, key in enumerate(keys.requests, 1):
+        if await client.ask("PTTL", key) == -1:
+            yield FsckSuspect(Kind.REQUESTS_WITHOUT_END, key, (n,))
+    async for page in pairs(client, keys.workers_info, seen):
+        workers = [text_of(worker) for worker, _ in page]
+        (rows,) = await scores(client, [keys.workers], workers)
+        for worker, row in zip(workers, rows, strict=True):
+            if row is None:
+                yield FsckSuspect(Kind.WORKER_LEFT_OVER, worker, (worker,))
+    for worker in await workers_with(client, client.options.heartbeat_key_pattern, "string"):
+        if await client.ask("PTTL", keys.heartbeat(worker)) == -1:
+            yield FsckSuspect(Kind.HEARTBEAT_WITHOUT_END, worker, worker=worker)
+    known = set(await known_queues(client, keys))
+    async for name in _queues(client, keys):
+        if name not in known:
+            yield FsckSuspect(Kind.QUEUE_NOT_LISTED, name, (name,), queue=name)
 
 
-@reads_replies
-class RedisFsck:
-    """The consistency check of one root."""
-
-    def __init__(self, client: RedisClient) -> None:
-        self._client, self._keys = client, RedisKeys(client.options)
-
-    async def check(
-        self, *, repair: bool, heartbeat_timeout: timedelta, seen: Callable[[int], None] = lambda count: None
-    ) -> Sequence[Inconsistency]:
-        """See the port."""
-        found: dict[str, Inconsistency] = {}
-        misfits = await KeyTypes(self._client, self._keys).everywhere()
-        if misfits:
-            kind, names = Kind.WRONG_TYPE, tuple(map(str, misfits))
-            about = kind.value.about, kind.value.repair
-            found[kind.shown] = Inconsistency(kind.shown, *about, len(misfits), 0, names[:NAMES_MAX])
-        passes = 0 if {each.key for each in misfits} & {*KeyTypes(self._client, self._keys).shared} else _ROUNDS_MAX
-        for _ in range(passes):
-            judge = Judge(self._client, self._keys, repair=repair, heartbeat_timeout=heartbeat_timeout)
-            await self._look(judge, seen, every_queue=not misfits)
-            for each in judge.report():
-                found[each.kind] = _sum(found[each.kind], each) if each.kind in found else each
-            if not repair or not judge.found():
-                break
-        order = [kind.shown for kind in Kind]
-        return tuple(sorted(found.values(), key=lambda each: order.index(each.kind)))
-
-    async def _look(self, judge: Judge, seen: Callable[[int], None], *, every_queue: bool) -> None:
-        # A job that is not found may be in a key that cannot be read.
-        await judge.judge_all(other_suspects(self._client, self._keys, seen))
-        held = ClaimedJobsFound(self._client, self._keys, judge, seen)
-        await judge.judge_all(held.suspects())
-        if every_queue:
-            await judge.judge_all(held.without_entry())
-        finished = FinishedJobsFound(self._client, self._keys, judge, seen)
-        await judge.judge_all(finished.suspects())
-        await judge.judge_all(finished.letters())
-        await judge.judge_all(finished.ways())
-        names = NamesFound(self._client, self._keys, seen)
-        # Whether a job waits is known only once all queues are known; and a job that the index led past seems missing
-        # until the next pass has found it.
-        unknown = Kind.WHERE_LEFT_OVER if judge.repair else Kind.QUEUE_NOT_LISTED
-        if every_queue and not judge.found(unknown):
-            await judge.judge_all(names.suspects())
-        await judge.judge_all(_tokens(max(held.token, finished.token, names.token)))
-        await recount(self._client, self._keys, judge, seen)
+async def _queues(client: RedisClient, keys: RedisKeys) -> AsyncIterator[str]:
+    """Queues by their keys on the server. One whose name is its key is known by a job in it."""
+    before = f"{keys.root}:queue:"
+    for kind, end in (("list", ""), ("zset", ":delayed")):
+        async for names in keys_like(client, pattern_glob(f"{keys.root}:%s{end}"), kind):
+            for key in map(text_of, names):
+                name = key.removesuffix(end)
+                if not end and key.endswith(_BESIDE):
+                    continue
+                if key.startswith(before):
+                    yield name.removeprefix(before)
+                elif end or (not _is_ours(key, keys, client.options) and await _has_job(client, key)):
+                    yield name
 
 
-async def _tokens(highest: int) -> AsyncIterator[FsckSuspect]:
-    if highest:
-        yield FsckSuspect(Kind.TOKEN_BEHIND, str(highest), (highest,))
+def _is_ours(key: str, keys: RedisKeys, options: RedisOptions) -> bool:
+    return key in keys.shared or any(workers_in([key.encode()], options.processing_list_pattern))
 
 
-def _sum(first: Inconsistency, then: Inconsistency) -> Inconsistency:
-    names = tuple(dict.fromkeys((*first.names, *then.names)))[:NAMES_MAX]
-    return replace(first, count=first.count + then.count, repaired=first.repaired + then.repaired, names=names)
+async def _has_job(client: RedisClient, key: str) -> bool:
+    raw = await client.ask("LINDEX", key, -1)
+    return raw is not None and decode(raw) is not None
+
+
+async def recount(client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
+    """Compares the counts of jobs with the jobs. Other inconsistencies of a state are repaired first."""
+    indexes = {"held": (keys.holds, keys.held), "done": (keys.finished, keys.done), "dead": (keys.finished, keys.dead)}
+    for place, (texts, index) in indexes.items():
+        if judge.found(*_KINDS_OF_STATE[place]):
+            continue
+        names = [texts, keys.counts, index]
+        counted, *wrong = await client.run(load("recount"), names, [place, _COUNTED_MAX, int(judge.repair)])
+        if not counted:
+            wrong = await _recount_many(client, keys, place, texts, judge, seen)
+        for name in map(text_of, wrong):
+            judge.tally(Kind.WRONG_COUNT).add(f"{place}:{name}", 1, repaired=int(judge.repair))
+
+
+async def _recount_many(
+    client: RedisClient, keys: RedisKeys, place: str, texts: str, judge: Judge, seen: Seen
+) -> list[bytes]:
+    """Too many for one script. They are read page by page, which counts only if no count changed meanwhile."""
+    before = await _numbers(client, keys, place)
+    right: Counter[bytes] = Counter()
+    met: set[bytes] = set()
+    async for page in pairs(client, texts, seen, large=True):
+        for claim_key, text in page:
+            if claim_key not in met and (queue := _queue_of(place, text)) is not None:
+                met.add(claim_key)
+                right[queue] += 1
+    if before != await _numbers(client, keys, place):
+        return []
+    wrong = [queue for queue in {*before, *right} if before.get(queue, b"0") != b"%d" % right[queue]]
+    if judge.repair and wrong:
+        told = [word for queue in wrong for word in (queue, before.get(queue, b"0"), right[queue])]
+        await client.run(load("recount"), [texts, keys.counts, keys.held], [place, -1, 1, *told])
+    return wrong
+
+
+async def _numbers(client: RedisClient, keys: RedisKeys, place: str) -> Mapping[bytes, bytes]:
+    start, found = f"{place}:".encode(), {}
+    async for page in pairs(client, keys.counts, lambda count: None):
+        found.update({field[len(start) :]: number for field, number in page if field.startswith(start)})
+    return found
+
+
+def _queue_of(place: str, text: bytes) -> bytes | None:
+    if place == "held":
+        return read_claim(text).queue
+    finished = read_finished(text)
+    return finished.queue if finished.state.value == place else None

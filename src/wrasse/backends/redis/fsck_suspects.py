@@ -1,16 +1,14 @@
 """Suspects: what a pass found inconsistent, and the one script that decides whether it is.
 
 Reading all structures takes many round trips, in which jobs move. So whatever seems wrong is only a suspect; the script
-checks it again, completely, and repairs it atomically.
+checks it again, completely, and repairs it atomically. `Kind` has every kind of inconsistency, in the order of repair:
+later kinds are judged by earlier ones.
 
-Every kind of inconsistency, in the order of repair: later kinds are judged by earlier ones.
-
-What is remembered by a job's id while the job exists: given ids, unique names, progress, groups. Finding out whether
-a job exists needs a scan of everything that waits.
-
-A job that is claimed and requeued during the scan may be missed in both places. So there are two scans, and the script
-checks claims and finished jobs as well. If all of that missed it, its id could be enqueued again, or its group's
-callback would run before it; no job would be lost.
+`NamesFound` checks what is remembered by a job's id while the job exists: given ids, unique names, progress, groups.
+Finding out whether a job exists needs a scan of everything that waits. A job that is claimed and requeued during the
+scan may be missed in both places. So there are two scans, and the script checks claims and finished jobs as well. If
+all of that missed it, its id could be enqueued again, or its group's callback would run before it; no job would be
+lost.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from wrasse.ports.jobs import IDS_KEPT
 
 _BATCH, _BATCH_BYTES = 200, 4 << 20
 GROUP_MAX = 1_000  # claims of equal bytes that are checked together
-_LOOK = 500  # ids that are searched for at once
+_SEARCHED_MAX = 500  # ids that are searched for at once
 GROUPS_KEPT = 30 * 86_400_000  # ms, as in lua/new_jobs.lua
 SETTLED = 3_600_000  # ms after its opening: until then the members of a group may still be enqueued
 TOKEN_MAX = 1 << 52  # no counter of ours gets that far; a job with a higher token is another program's
@@ -213,9 +211,11 @@ class Judge:
 
     async def _adopt(self, confirmed: Sequence[FsckSuspect]) -> None:
         # A worker without a heartbeat may turn out to live: the rescue of its jobs checks the heartbeat again.
-        beats = await self._client.ask_many([("EXISTS", self._keys.heartbeat(each.worker)) for each in confirmed])
-        unheld = [Unclaimed(each.worker, each.raw, ours=beat == 1) for each, beat in zip(confirmed, beats, strict=True)]
-        await adopt(self._client, self._keys, unheld, self._heartbeat_timeout)
+        heartbeats = await self._client.ask_many([("EXISTS", self._keys.heartbeat(each.worker)) for each in confirmed])
+        unclaimed = [
+            Unclaimed(each.worker, each.raw, ours=alive == 1) for each, alive in zip(confirmed, heartbeats, strict=True)
+        ]
+        await adopt(self._client, self._keys, unclaimed, self._heartbeat_timeout)
 
     async def _index(self, confirmed: Sequence[FsckSuspect]) -> None:
         await adopt_dead(self._client, self._keys, [DeadListEntry(each.place, each.raw) for each in confirmed])
@@ -270,10 +270,10 @@ class NamesFound:
                 yield suspect
         async for suspect in self._open_groups():
             yield suspect
-        await self._held()
+        await self._running()
         async for suspect in self._waiting():
             yield suspect
-        await self._held()  # again: a job claimed meanwhile may have been missed in both places
+        await self._running()  # again: a job claimed meanwhile may have been missed in both places
         async for suspect in self._left():
             yield suspect
 
@@ -359,7 +359,7 @@ class NamesFound:
             self.token = max(self.token, wire.token)
         return payload_of(wire) is not None
 
-    async def _held(self) -> None:
+    async def _running(self) -> None:
         """Jobs in processing lists, including those of other programs, which keep no claims."""
         for worker in await workers_with(self.client, self.client.options.processing_list_pattern, "list"):
             async for raw in entries(self.client, self.keys.processing(worker), self.seen):
@@ -400,8 +400,8 @@ class NamesFound:
     async def _nowhere(self, ids: Iterable[str]) -> list[str]:
         """Those that a second scan does not find either."""
         every, left = sorted(ids), []
-        for start in range(0, len(every), _LOOK):
-            some = every[start : start + _LOOK]
+        for start in range(0, len(every), _SEARCHED_MAX):
+            some = every[start : start + _SEARCHED_MAX]
             found = await find_waiting(self.client, self.keys, some)
             left += [id for id in some if id not in found]
         return left

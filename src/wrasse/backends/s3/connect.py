@@ -4,11 +4,9 @@ Opening probes the store and refuses one on which the promises would not hold. A
 nothing: what a reader must know is found out by reading, and the probe waits for the first change. Time is the store's,
 estimated from its replies.
 
-The probe finds out what a store honours, with a few small objects under a reserved name that it removes again.
-A process that is killed meanwhile leaves at most a dozen, and the first probe ten minutes later removes them.
-
 A store may answer every request and still ignore its condition. So the probe sends requests whose conditions must fail,
-and checks the object afterwards.
+for a few small objects under a reserved name, checks the objects afterwards and removes them. A process that is killed
+meanwhile leaves at most a dozen, and the first probe ten minutes later removes them.
 """
 
 from __future__ import annotations

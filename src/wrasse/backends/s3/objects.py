@@ -4,18 +4,16 @@ Every write has a nonce in its metadata. If the store did not confirm a write, t
 done. A version is the store's entity tag, which identifies the bytes: the same bytes written again may have the same
 version.
 
-Conditional deletes are sent in batches if the store has conditions for that, each with an outcome of its own.
-
-After a delete with a lost reply the keys are checked: those that still have their tag are deleted again; for the others
-it is unknown which process deleted them, and the outcome is `unknown`.
+Conditional deletes are sent in batches if the store has conditions for that, each with an outcome of its own. After a
+delete with a lost reply the keys are checked: those that still have their tag are deleted again; for the others it is
+unknown which process deleted them, and the outcome is `unknown`.
 
 Large objects are uploaded in parts, several at a time, so that memory does not grow with them. An upload that is not
 completed is aborted.
 
-Metadata of objects are headers, readable for other programs, plus the nonce of the write. Pure.
-
-A name that a header can have is a header of its own, with characters that are not plain text escaped by `%`. The others
-share one header. Only objects with our nonce are decoded that way; those of other programs are taken unchanged.
+Metadata are headers, readable for other programs, plus the nonce of the write. A name that a header can have is a
+header of its own, with characters that are not plain text escaped by `%`; the others share one header. Only objects
+with our nonce are decoded that way; those of other programs are returned unchanged.
 """
 
 from __future__ import annotations
@@ -73,6 +71,23 @@ _LOST = frozenset({"PreconditionFailed", "NoSuchKey", "ConditionalRequestConflic
 _REFUSED = frozenset({"AccessDenied", "NotImplemented", "InvalidArgument", "MethodNotAllowed"})
 
 Delete = tuple[bytes, str]
+PART_BYTES = 8 << 20
+"""Bytes of a part; the store wants at least 5 MiB."""
+PARTS_MAX = 10_000
+"""Parts of an object that the store takes; with `PART_BYTES` the largest object, 78 GiB."""
+PARTS_AT_ONCE = 4
+"""Parts of one upload in flight. An upload needs memory for these and two more, one of them being filled: 48 MiB."""
+Finish = Callable[[Condition], Awaitable[str | None]]
+_META_PREFIX = "x-amz-meta-"
+NONCE = f"{_META_PREFIX}wrasse-nonce"
+_REST_HEADER = f"{_META_PREFIX}wrasse-rest"
+_PLAIN_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_PLAIN_TEXT = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
+_Send = Callable[[], Awaitable[str | None]]
+COPY_BYTES_MAX = 5 << 30
+"""The largest object that is copied; beyond this, S3 copies in parts only."""
+READS_MAX = 4
+"""Requests for one read that is interrupted repeatedly."""
 
 
 class Deletes:
@@ -102,12 +117,10 @@ class Deletes:
             some = single[begin : begin + AT_ONCE]
             alone = len({deletes[place][0] for place in some}) == len(some)
             for group in [some] if alone else [[place] for place in some]:
-                for place, outcome in zip(group, await self._together([deletes[p] for p in group]), strict=True):
+                found = await gather_bounded(self._one, [deletes[place] for place in group])
+                for place, outcome in zip(group, found, strict=True):
                     outcomes[place] = outcome
         return [outcome for outcome in outcomes if outcome is not None]
-
-    async def _together(self, deletes: Sequence[Delete]) -> list[Outcome]:
-        return await gather_bounded(self._one, deletes)
 
     async def _one(self, delete: Delete) -> Outcome:
         key, etag = delete
@@ -171,16 +184,6 @@ def _is_xml_key(key: bytes) -> bool:
         return is_xml_text(key.decode())
     except UnicodeDecodeError:
         return False
-
-
-PART_BYTES = 8 << 20
-"""Bytes of a part; the store wants at least 5 MiB."""
-PARTS_MAX = 10_000
-"""Parts of an object that the store takes; with `PART_BYTES` the largest object, 78 GiB."""
-PARTS_AT_ONCE = 4
-"""Parts of one upload in flight. An upload needs memory for these and two more, one of them being filled: 48 MiB."""
-
-Finish = Callable[[Condition], Awaitable[str | None]]
 
 
 class Parts:
@@ -258,35 +261,23 @@ async def _send(put: Callable[[int, bytes], Awaitable[str]], part: bytes, parts:
     return [each.result() for each in sending]
 
 
-_PREFIX = "x-amz-meta-"
-NONCE = f"{_PREFIX}wrasse-nonce"
-_REST = f"{_PREFIX}wrasse-rest"
-_PLAIN_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_PLAIN = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
-
-
-def new_nonce() -> str:
-    """A unique name for one write."""
-    return secrets.token_hex(8)
-
-
 def to_headers(metadata: Mapping[str, str], nonce: str) -> dict[str, str]:
     """The headers to write an object with."""
     headers = {NONCE: nonce}
     rest = {}
     for name, value in metadata.items():
         if _PLAIN_NAME.fullmatch(name) and not name.startswith("wrasse-") and value:
-            headers[_PREFIX + name] = quote(value, safe=_PLAIN)
+            headers[_META_PREFIX + name] = quote(value, safe=_PLAIN_TEXT)
         else:
             rest[name] = value
     if rest:
-        headers[_REST] = quote(json.dumps(rest, ensure_ascii=False, separators=(",", ":")), safe=_PLAIN)
+        headers[_REST_HEADER] = quote(json.dumps(rest, ensure_ascii=False, separators=(",", ":")), safe=_PLAIN_TEXT)
     return headers
 
 
 def from_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The metadata that an object was written with."""
-    own = {name.removeprefix(_PREFIX): value for name, value in headers.items() if name.startswith(_PREFIX)}
+    own = {name.removeprefix(_META_PREFIX): value for name, value in headers.items() if name.startswith(_META_PREFIX)}
     if own.pop("wrasse-nonce", None) is None:
         return own
     rest = own.pop("wrasse-rest", None)
@@ -299,19 +290,12 @@ def _rest(text: str) -> dict[str, str]:
         return msgspec.json.decode(unquote(text), type=dict[str, str])
     except UNREADABLE:
         raise StoreBroken(
-            f"the header {_REST} of an object is not what wrasse wrote", do="write the object's metadata again"
+            f"the header {_REST_HEADER} of an object is not what wrasse wrote", do="write the object's metadata again"
         ) from None
 
 
-_Send = Callable[[], Awaitable[str | None]]
-COPY_BYTES_MAX = 5 << 30
-"""The largest object that is copied; beyond this, S3 copies in parts only."""
-READS_MAX = 4
-"""Requests for one read that is interrupted repeatedly."""
-
-
 class S3Objects:
-    """The port."""
+    """The objects below one prefix of a bucket."""
 
     def __init__(self, client: Client, prefix: bytes) -> None:
         self._client = client
@@ -358,7 +342,10 @@ class S3Objects:
                     while offset < seen.size:
                         chunk = await body.next(CHUNK_BYTES)
                         if not chunk:
-                            raise _cut_short(self._client.where, offset, seen.size)
+                            raise StoreUnavailable(
+                                f"{self._client.where} sent {offset} of the {seen.size} bytes of an object",
+                                do="try again later",
+                            )
                         offset += len(chunk)
                         yield chunk
                     return
@@ -444,7 +431,7 @@ class S3Objects:
         return ends
 
     async def _store(self, raw: bytes, data: Data, condition: Condition, metadata: Mapping[str, str]) -> WriteResult:
-        nonce = new_nonce()
+        nonce = secrets.token_hex(8)
         headers = to_headers(metadata, nonce)
         if isinstance(data, bytes):
             return await self._put(raw, data, condition, headers)
@@ -508,7 +495,3 @@ class S3Objects:
 
     def _stored(self, outcome: Outcome, version: str | None = None) -> WriteResult:
         return WriteResult(outcome, version, self._client.wire.time.now())
-
-
-def _cut_short(where: str, offset: int, size: int) -> StoreUnavailable:
-    return StoreUnavailable(f"{where} sent {offset} of the {size} bytes of an object", do="try again later")

@@ -132,7 +132,7 @@ class RecordObjects:
         unknown: NoAnswer | None = None
         for attempt in range(1, TRIES + 1):
             writes = LastWrites() if before is None else before.kept.writes
-            if any(made == version for _, made in writes.kept) or _is(before, version):
+            if any(made == version for _, made in writes.kept) or _stored_version(before) == version:
                 self._wrote(name, before)
                 return Outcome.DONE, version if change.value is not None else None
             # A write of ours whose outcome is unknown may be among the dropped ones.
@@ -319,10 +319,6 @@ def _version(held: TaggedRecord | None) -> str | None:
 
 def _stored_version(held: TaggedRecord | None) -> str | None:
     return None if held is None else held.kept.version
-
-
-def _is(held: TaggedRecord | None, version: str) -> bool:
-    return held is not None and held.kept.version == version
 
 
 @dataclass(frozen=True, slots=True)

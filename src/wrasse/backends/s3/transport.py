@@ -258,7 +258,8 @@ class S3Transport:
         async with response:
             self.time.learn(response.headers.get("Date"), sent_at, self._clock.now())
             body = Body(response, deadline, str(self.address))
-            yield Reply(response.status, _lower(response), b"", self.time.now()), body
+            names = {name.lower(): value for name, value in response.headers.items()}
+            yield Reply(response.status, names, b"", self.time.now()), body
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -338,10 +339,6 @@ async def _hash(body: bytes) -> str:
     if len(body) < _HASH_ASIDE:
         return hashlib.sha256(body).hexdigest()
     return await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
-
-
-def _lower(response: aiohttp.ClientResponse) -> Mapping[str, str]:
-    return {name.lower(): value for name, value in response.headers.items()}
 
 
 class StoreClock:

@@ -147,7 +147,11 @@ def parse_listing(body: bytes, where: str, *, bucket: str = "", prefix: bytes = 
         if bucket and (_text(root, "Name") or bucket) != bucket and not bucket.endswith("-s3alias"):
             raise ValueError("another bucket's")
         found = ListedPage(
-            tuple(_listed(root, raw) if usual is None else [_of_usual(row, raw) for row in usual]),
+            tuple(
+                _listed(root, raw)
+                if usual is None
+                else [ListedObject(raw(key), parse_size(size), tag, parse_instant(at)) for key, at, tag, size in usual]
+            ),
             tuple([raw(_text(each, "Prefix")) for each in _all(root, "CommonPrefixes")]),
             _text(root, "NextContinuationToken") if _truncated(root) else None,
         )
@@ -171,11 +175,6 @@ def _without_usual(body: bytes, where: str) -> tuple[ElementTree.Element, Iterab
         if len(_all(root, "Contents")) == 1:
             return root, zip(rows[::5], rows[1::5], rows[2::5], rows[3::5], strict=True)
     return _tree(body, "ListBucketResult", where), None
-
-
-def _of_usual(row: _Row, raw: _Raw) -> ListedObject:
-    key, at, tag, size = row
-    return ListedObject(raw(key), parse_size(size), tag, parse_instant(at))
 
 
 def _listed(root: ElementTree.Element, raw: _Raw) -> list[ListedObject]:

@@ -1,24 +1,18 @@
 """References from a user's own database, through SQLAlchemy. The database is never changed.
 
-A snapshot is one read-only transaction, streamed in the byte order of keys; `referenced` uses another, on a connection
-that is kept open. Both refuse a replica: a reference that has not arrived there yet would look like an orphan.
-
-A snapshot is one consistent view of all references of a database, as a stream.
-
+A snapshot is one read-only transaction and one consistent view of all references, streamed in the byte order of keys.
 The database sorts by bytes, which is checked: a key out of order is an error, and so is a stream that is shorter or
-longer than the count of the same view.
-
-Lookups: which of some keys are referenced. Queries and the matching of rows are pure.
+longer than the count of the same view. `referenced` uses another transaction, on a connection that is kept open. Both
+refuse a replica: a reference that has not arrived there yet would look like an orphan.
 
 A prefix may end anywhere in a key, and looking up every piece of every key would be a hundred times the work. So the
 last snapshot that was read to its end gives the characters with which prefixes end, always including the slash; without
 one, every piece is looked up.
 
-Leadership by a session's advisory lock on PostgreSQL, on the connection that also answers the last lookups.
-
-The lock lives and dies with the connection, so that a process that has lost it cannot look up anything either: a lock
-on a connection of its own would outlive the other, or die before it. If it is lost in a run, it is not taken again
-before the next run. A pooler that gives each transaction another session would make the lock useless: it is refused.
+On PostgreSQL a session's advisory lock decides which process leads, on the connection that also answers the last
+lookups. The lock ends with the connection, so that a process that has lost it cannot look up anything either: a lock on
+a connection of its own would outlive the other, or end before it. If it is lost in a run, it is not taken again before
+the next run. A pooler that gives each transaction another session would make the lock useless: it is refused.
 """
 
 from __future__ import annotations
@@ -43,6 +37,22 @@ from wrasse.ports.rules.reference_rows import Source
 ASK_MAX = 10.0  # seconds
 _HELD = """SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()
     AND classid = %(high)s AND objid = %(low)s AND objsubid = 1"""
+Endings = frozenset[str] | None
+_SLASH = frozenset({"/"})
+_INVALID_TEXT = re.compile("[\0\ud800-\udfff]")  # never in a text of a database: bytes that are not UTF-8, and NUL
+CHECK = "references"
+SMALL_ROWS = 10_000  # rows; a smaller table is read faster than an index
+_EXPLAIN_MAX = 30.0
+_MAKE_AN_INDEX = (
+    "make an index on what the query calls key, sorted by bytes; on PostgreSQL: "
+    'CREATE INDEX CONCURRENTLY ON documents (path COLLATE "C")'
+)
+END_MAX = 10.0  # seconds to close a connection
+VIEW_MAX = 900.0  # seconds for one statement of a snapshot, sorting included
+NumberedReference = tuple[Reference, str]
+Parts = Generator[list[NumberedReference], None, None]
+LOOKUP_MAX = 30.0  # seconds for one batch of `referenced`
+KEYS_MAX = 10_000
 
 
 def lock_id(name: str) -> int:
@@ -143,11 +153,6 @@ def refuse_pooler(connection: SqlConnection) -> None:
         other.close()
 
 
-Endings = frozenset[str] | None
-_SLASH = frozenset({"/"})
-_INVALID_TEXT = re.compile("[\0\ud800-\udfff]")  # never in a text of a database: bytes that are not UTF-8, and NUL
-
-
 class ReferenceQuery:
     """Some keys, and the strongest reference to each of them so far."""
 
@@ -216,15 +221,6 @@ def _slashes(key: str) -> Iterator[int]:
         at = key.find("/", at + 1)
 
 
-CHECK = "references"
-SMALL = 10_000  # rows; a smaller table is read faster than an index
-_LIMIT = 30.0
-_DO = (
-    "make an index on what the query calls key, sorted by bytes; on PostgreSQL: "
-    'CREATE INDEX CONCURRENTLY ON documents (path COLLATE "C")'
-)
-
-
 def examined(connection: SqlConnection, sources: Sequence[Source]) -> Sequence[Finding]:
     """One finding for each query."""
     try:
@@ -235,27 +231,20 @@ def examined(connection: SqlConnection, sources: Sequence[Source]) -> Sequence[F
 
 def _all(connection: SqlConnection, sources: Sequence[Source]) -> Iterator[Finding]:
     dialect = connection.dialect
-    dialect.begin(connection, _LIMIT)
+    dialect.begin(connection, _EXPLAIN_MAX)
     for source in sources:
         plain = dialect.plain(source, connection.names(source.sql))
         sql, values = dialect.counted(plain)
         rows = connection.rows(sql, values)[0][0]
         assert isinstance(rows, int), "a count is a number"
         statements = [*dialect.named(plain, ["a/b/"]), *dialect.below(plain, ["a/b/"], True)]
-        slow = rows > SMALL and any(dialect.scans(connection, each) for each in statements)
+        slow = rows > SMALL_ROWS and any(dialect.scans(connection, each) for each in statements)
         what = f"{source.rule} of {source.where}: {rows} references"
         if slow:
-            yield Finding(CHECK, WARN, f"{what}; no index is used, so each batch reads the whole table", _DO)
+            yield Finding(CHECK, WARN, f"{what}; no index is used, so each batch reads the whole table", _MAKE_AN_INDEX)
         else:
             yield Finding(CHECK, OK, what)
     connection.end()
-
-
-END_MAX = 10.0  # seconds to close a connection
-VIEW_MAX = 900.0  # seconds for one statement of a snapshot, sorting included
-
-NumberedReference = tuple[Reference, str]
-Parts = Generator[list[NumberedReference], None, None]
 
 
 class SqlSnapshot:
@@ -389,12 +378,8 @@ def _place(cursor: str) -> tuple[str, int]:
     return key, number_in(cursor, number if colon else "")
 
 
-LOOK_MAX = 30.0  # seconds for one batch of `referenced`
-KEYS_MAX = 10_000
-
-
 class SqlCatalog:
-    """The port, for any number of queries in one database."""
+    """The catalog of any number of queries in one database."""
 
     def __init__(self, address: SqlAddress, queries: Sequence[Query]) -> None:
         assert queries, "a catalog without a query would protect nothing"
@@ -427,20 +412,20 @@ class SqlCatalog:
         found: list[Reference | None] = []
         for start in range(0, len(keys), KEYS_MAX):
             query = ReferenceQuery(keys[start : start + KEYS_MAX], self._endings, below=below)
-            await self._thread.run(lambda query=query: self._ask(query), self._connection, LOOK_MAX)  # type: ignore[misc]
+            await self._thread.run(lambda query=query: self._ask(query), self._connection, LOOKUP_MAX)  # type: ignore[misc]
             found += query.found
         return found
 
     async def examine(self) -> Sequence[Finding]:
         """Checks whether its queries can be answered, and by an index."""
-        return await self._thread.run(lambda: examined(self._connection, self._sources), self._connection, LOOK_MAX)
+        return await self._thread.run(lambda: examined(self._connection, self._sources), self._connection, LOOKUP_MAX)
 
     def leader(self, name: str) -> SqlLeader | None:
         return SqlLeader(name, self._connection, self._thread) if self._address.kind == POSTGRES else None
 
     async def close(self) -> None:
         """Closes the connection."""
-        await self._thread.run(self._connection.close, self._connection, LOOK_MAX)
+        await self._thread.run(self._connection.close, self._connection, LOOKUP_MAX)
         await self._thread.close()
 
     def _ask(self, query: ReferenceQuery) -> None:
@@ -455,7 +440,7 @@ class SqlCatalog:
 
     def _ask_all(self, query: ReferenceQuery) -> None:
         connection, dialect = self._connection, self._connection.dialect
-        dialect.begin(connection, LOOK_MAX)
+        dialect.begin(connection, LOOKUP_MAX)
         if not self._plain:
             self._prepare(query.directories)
         named, directories = query.named, query.directories

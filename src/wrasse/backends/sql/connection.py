@@ -1,19 +1,18 @@
 """A connection to a database, used by one thread, each call for a bounded time.
 
 The drivers block, so their calls run in a thread. If a call takes too long its socket is shut down, which wakes the
-thread with an error: no thread stays blocked, and no late answer is taken for that of a later query. After any error
-the connection is closed, and the next call opens another.
+thread with an error: no thread stays blocked, and no late answer counts as that of a later query. After any error the
+connection is closed, and the next call opens another.
 
-Maps errors of a database to ours. The only place that knows the exceptions of SQLAlchemy and its drivers.
-
-Of a server's message only the first line is shown: later ones may quote rows and parameters.
+Only this file knows the exceptions of SQLAlchemy and its drivers. Of a server's message only the first line is shown:
+later ones may quote rows and parameters.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,6 +26,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 STREAM_ROWS = 5_000
 _SHUT_MAX = 5.0  # seconds for a thread to notice that its socket was shut down
+_RIGHTS = ("42501", "28000", "28P01", "3D000", "1044", "1045", "1049", "1142", "1143", "1227")
+_QUERY = ("42", "0A", "1054", "1064", "1146", "1052", "1305")
+_TIMEOUT = ("57014", "25P03", "1969", "3024")
+_FULL = ("53100", "1021", "1114")
+_ODD_VALUE = ("22", "1292", "1366")
+_RETRY = "check that the server is up; nothing was changed, and it is tried again"
 
 
 class SqlThread:
@@ -40,7 +45,7 @@ class SqlThread:
         """Runs a call there, to its end even if its caller was cancelled."""
         if self._closed:
             raise closed(connection.address.shown)
-        future = asyncio.wrap_future(self._begin(call))
+        future = asyncio.wrap_future(self._pool.submit(call))
         cancelled: asyncio.CancelledError | None = None
         late = False
         while not future.done():
@@ -57,9 +62,6 @@ class SqlThread:
         if late and future.exception() is not None:
             raise too_slow(connection.address.shown, limit) from future.exception()
         return future.result()
-
-    def _begin(self, call: Callable[[], T]) -> Future[T]:
-        return self._pool.submit(call)
 
     async def close(self) -> None:
         """Ends the thread."""
@@ -182,14 +184,6 @@ def _connect(address: SqlAddress, writes: bool) -> Connection:
         ) from None
 
 
-_RIGHTS = ("42501", "28000", "28P01", "3D000", "1044", "1045", "1049", "1142", "1143", "1227")
-_QUERY = ("42", "0A", "1054", "1064", "1146", "1052", "1305")
-_TIMEOUT = ("57014", "25P03", "1969", "3024")
-_FULL = ("53100", "1021", "1114")
-_ODD_VALUE = ("22", "1292", "1366")
-_RETRY = "check that the server is up; nothing was changed, and it is tried again"
-
-
 def ours(error: Exception, where: str) -> Exception:
     """Our error for one of SQLAlchemy's or of a driver's; other exceptions are returned unchanged."""
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -197,13 +191,8 @@ def ours(error: Exception, where: str) -> Exception:
     if isinstance(error, WrasseError):
         return error
     original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    if isinstance(error, SQLAlchemyError) or _of_driver(original):
-        return _said(original, where)
-    return error
-
-
-def _of_driver(error: BaseException) -> bool:
-    return type(error).__module__.split(".")[0] in ("psycopg", "pymysql")
+    of_driver = type(original).__module__.split(".")[0] in ("psycopg", "pymysql")
+    return _said(original, where) if of_driver or isinstance(error, SQLAlchemyError) else error
 
 
 def _said(error: BaseException, where: str) -> WrasseError:

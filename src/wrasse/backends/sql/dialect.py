@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 Params = dict[str, object]
 Statement = tuple[str, Params]
 KEYS_MAX = 1_000  # in one statement of MySQL
+_POSTGRES_TEXTS = {25: "text", 1043: "varchar", 1042: "char", 19: "name", 705: "unknown", 2950: "uuid"}
+_POSTGRES_OTHERS = {16: "a boolean", 17: "bytea", 20: "a number", 21: "a number", 23: "a number", 1700: "a number",
+           114: "json", 3802: "json", 1082: "a date", 1114: "a time", 1184: "a time"}  # fmt: skip
+_POSTGRES_OWN_TYPES = 16_384  # types of extensions, such as citext, begin here
+_POSTGRES_BEGIN = """SELECT clock_timestamp(), pg_is_in_recovery(), current_setting('server_encoding'),
+    set_config('TimeZone', 'UTC', true), set_config('statement_timeout', %(limit)s, true),
+    set_config('idle_in_transaction_session_timeout', '0', true), set_config('DateStyle', 'ISO', true),
+    set_config('jit', 'off', true)"""
+_RANGES_MAX = 100
+_MYSQL_NUMBERS = frozenset({0, 1, 2, 3, 4, 5, 8, 9, 13, 16, 246})  # numeric type codes of the protocol
+_MYSQL_KEY = 'CAST(CONVERT("key" USING utf8mb4) AS BINARY)'
 
 
 class Dialect(ABC):
@@ -81,16 +92,6 @@ class Dialect(ABC):
         return f"SELECT count(*) FROM ({plain}) r WHERE %(all)s", {"all": True}
 
 
-_TEXTS = {25: "text", 1043: "varchar", 1042: "char", 19: "name", 705: "unknown", 2950: "uuid"}
-_OTHERS = {16: "a boolean", 17: "bytea", 20: "a number", 21: "a number", 23: "a number", 1700: "a number",
-           114: "json", 3802: "json", 1082: "a date", 1114: "a time", 1184: "a time"}  # fmt: skip
-_OWN_TYPES = 16_384  # types of extensions, such as citext, begin here
-_BEGIN = """SELECT clock_timestamp(), pg_is_in_recovery(), current_setting('server_encoding'),
-    set_config('TimeZone', 'UTC', true), set_config('statement_timeout', %(limit)s, true),
-    set_config('idle_in_transaction_session_timeout', '0', true), set_config('DateStyle', 'ISO', true),
-    set_config('jit', 'off', true)"""
-
-
 class _Driver(Protocol):
     def fileno(self) -> int: ...
 
@@ -124,7 +125,7 @@ class Postgres(Dialect):
         return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def begin(self, connection: SqlConnection, seconds: float) -> datetime:
-        ((at, replica, encoding, *_),) = connection.rows(_BEGIN, {"limit": str(round(seconds * 1000))})
+        ((at, replica, encoding, *_),) = connection.rows(_POSTGRES_BEGIN, {"limit": str(round(seconds * 1000))})
         if replica:
             raise Refused(
                 f"{connection.address.shown} is a replica: references that it has not received yet look like orphans",
@@ -143,8 +144,8 @@ class Postgres(Dialect):
         if "key" not in here:
             raise source.missing_key()
         kind = cast(int, next(kind for name, kind in names if name == "key"))
-        if kind not in _TEXTS and kind < _OWN_TYPES:
-            raise source.wrong_key(_OTHERS.get(kind, f"of type {kind}"))
+        if kind not in _POSTGRES_TEXTS and kind < _POSTGRES_OWN_TYPES:
+            raise source.wrong_key(_POSTGRES_OTHERS.get(kind, f"of type {kind}"))
         rule = "'" + source.rule.replace("'", "''").replace("%", "%%") + "'"
         return (
             f'SELECT "key"::text AS "key", {column("prefix", here, "0")}::int AS "prefix", '
@@ -163,7 +164,8 @@ class Postgres(Dialect):
         yield f'SELECT * FROM ({plain}) r WHERE "key" COLLATE "C" = ANY(%(keys)s::text[])', {"keys": array(keys)}
 
     def below(self, plain: str, directories: Sequence[str], indexed: bool) -> Iterator[Statement]:
-        ranges: Params = {"low": array(directories), "high": array([after_directory(each) for each in directories])}
+        # The first key after everything below a directory: `0` is the byte after the slash.
+        ranges: Params = {"low": array(directories), "high": array([f"{each[:-1]}0" for each in directories])}
         if indexed:
             yield (
                 "SELECT r.* FROM unnest(%(low)s::text[], %(high)s::text[]) AS d(low, high) CROSS JOIN LATERAL "
@@ -188,11 +190,6 @@ class Postgres(Dialect):
             copy.shutdown(socket.SHUT_RDWR)
         finally:
             copy.close()
-
-
-_RANGES_MAX = 100
-_NUMBERS = frozenset({0, 1, 2, 3, 4, 5, 8, 9, 13, 16, 246})  # numeric type codes of the protocol
-_BINARY = 'CAST(CONVERT("key" USING utf8mb4) AS BINARY)'
 
 
 class MySql(Dialect):
@@ -231,7 +228,7 @@ class MySql(Dialect):
         if "key" not in here:
             raise source.missing_key()
         kind = next(kind for name, kind in names if name == "key")
-        if kind in _NUMBERS:
+        if kind in _MYSQL_NUMBERS:
             raise source.wrong_key("a number")
         rule = "'" + source.rule.replace("\\", "\\\\").replace("'", "''").replace("%", "%%") + "'"
         return (
@@ -244,8 +241,8 @@ class MySql(Dialect):
         )
 
     def ordered(self, plain: str, key: str) -> Statement:
-        where = f"{_BINARY} >= CAST(%(key)s AS BINARY)"
-        return f"SELECT * FROM ({plain}) r WHERE {where} ORDER BY {_BINARY}, 2, 3, 4, 5, 6", {"key": key}
+        where = f"{_MYSQL_KEY} >= CAST(%(key)s AS BINARY)"
+        return f"SELECT * FROM ({plain}) r WHERE {where} ORDER BY {_MYSQL_KEY}, 2, 3, 4, 5, 6", {"key": key}
 
     def named(self, plain: str, keys: Sequence[str]) -> Iterator[Statement]:
         for start in range(0, len(keys), KEYS_MAX):
@@ -292,8 +289,3 @@ def dialect_of(kind: str) -> Dialect:
 def column(name: str, names: frozenset[str], default: str) -> str:
     """A column by its name, or its default if the source has none."""
     return f'"{name}"' if name in names else default
-
-
-def after_directory(directory: str) -> str:
-    """The first key after everything below a directory: `0` is the byte after the slash."""
-    return directory[:-1] + "0"

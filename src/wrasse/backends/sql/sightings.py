@@ -334,7 +334,7 @@ class PostgresRecords(ConditionalRecords):
             "key": asked.key,
             "value": asked.value,
             "due": _micros(asked.due_at),
-            "at": _version(asked.at or ""),
+            "at": int(asked.at) if asked.at and asked.at.isdecimal() else 0,
             "nonce": asked.nonce or secrets.token_hex(8),
         }
 
@@ -372,10 +372,6 @@ def _record(row: Sequence[object]) -> Record:
 
 def _micros(instant: datetime | None) -> int | None:
     return None if instant is None else to_micros(instant)
-
-
-def _version(at: str) -> int:
-    return int(at) if at.isdecimal() else 0
 
 
 def make_tables(connection: SqlConnection) -> None:

@@ -44,7 +44,7 @@ _BELOW = "SELECT {columns} FROM ({source}\n) WHERE key > :form AND key < :end"
 
 
 class SqliteCatalog:
-    """The port, for a table or a query of one database, or several in one view."""
+    """The catalog of a table or a query of one database, or of several in one view."""
 
     def __init__(self, path: str | Path, source: str | Sequence[Query], clock: Clock) -> None:
         self._path = str(path)

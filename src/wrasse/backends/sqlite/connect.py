@@ -33,7 +33,7 @@ class Sqlite(JobStore, StreamStore):
 
     capabilities = full_groups(
         Capabilities(
-            jobs=True, job_extras=True, streams=True, journal=True, limiter=True, sightings=True, damages=True,
+            jobs=True, job_extras=True, streams=True, journal=True, limiter=True, sightings=True, fsck=True,
             status_index=True
         )
     )  # fmt: skip
@@ -49,7 +49,7 @@ class Sqlite(JobStore, StreamStore):
         self.namespaces = SqliteNamespaces(self._reader, clock)
         self.sightings = SqliteSightings(self._writer, self._reader, clock)
         self.streams = SqliteStreams(self._writer, self._reader, clock)
-        self.damages = SqliteFsck(self._writer, self._reader)
+        self.fsck = SqliteFsck(self._writer, self._reader)
         self.groups = SqliteGroups(self._writer, self._reader, self._wakeups, clock)
 
     @classmethod

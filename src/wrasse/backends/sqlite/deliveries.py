@@ -1,9 +1,8 @@
-"""Deliveries of entries: due and new ones become pending for a consumer in one transaction. For the writer.
+"""Deliveries of entries, and the answers to them, a whole batch in one transaction. For the writer.
 
-The rows are returned in SQLite's format and decoded after the commit, by the caller: other processes wait for us only
-while SQLite works.
-
-Answers to deliveries: ack, nak, dead letter, and extended deadlines, a whole batch at once. For the writer.
+Due and new entries become pending for a consumer; ack, nak, dead letter and extended deadlines change or delete pending
+ones. The rows of a delivery are returned in SQLite's format and decoded after the commit, by the caller: other
+processes wait for us only while SQLite works.
 
 Numbers have no gap, so entries that were delivered together are usually one range, found and deleted as such.
 """
@@ -76,6 +75,19 @@ _GIVE_BACK = """
     UPDATE pending SET until = ?, consumer = '', number = number - 1
     WHERE entry_group = ? AND consumer = ? AND seq IN carray(?)
 """
+_decode_ids = msgspec.json.Decoder(list[tuple[int, int, int]]).decode
+_NONE: Mapping[int, int] = {}
+_FAR = 1 << 62
+_SHARE_MIN = 8
+_FIND_GROUP = """
+    SELECT g.id FROM streams s JOIN entry_groups g ON g.stream = s.id WHERE s.subject = ? AND g.name = ?
+"""
+_SELECT_PENDING = "SELECT json_group_array(json_array(seq, ms, number, consumer)) FROM pending WHERE"
+_COUNT_RANGE = "SELECT count(*), total(ms) FROM pending WHERE entry_group = ? AND seq BETWEEN ? AND ?"
+_DELETE_RANGE = "DELETE FROM pending WHERE entry_group = ? AND seq BETWEEN ? AND ?"
+_EXTEND = "UPDATE pending SET until = ? WHERE"
+_NAK = "UPDATE pending SET until = ?, consumer = '' WHERE"
+_ALIVE = "UPDATE consumers SET seen_at = ?, until = ? WHERE entry_group = ? AND name = ?"
 
 
 class _Member(msgspec.Struct, frozen=True, array_like=True):
@@ -106,10 +118,6 @@ class _Due(msgspec.Struct, frozen=True, array_like=True):
 
 _decode_members = msgspec.json.Decoder(list[_Member]).decode
 _decode_due = msgspec.json.Decoder(list[_Due]).decode
-_decode_ids = msgspec.json.Decoder(list[tuple[int, int, int]]).decode
-_NONE: Mapping[int, int] = {}
-_FAR = 1 << 62
-_SHARE_MIN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +188,7 @@ def give_back(tx: WriteTransaction, granted: DeliveredEntries, want: EntriesWant
     """Undoes a delivery whose consumer was cancelled before it got the answer."""
     now = tx.now()
     for part in (*granted.due, *granted.new):
-        seqs = numbers(entry.id.seq for entry in entries.taken_apart(part.loaded))
+        seqs = numbers(entry.id.seq for entry in entries.decode_entries(part.loaded))
         tx.db.execute(_GIVE_BACK, (now, part.group, want.consumer, seqs))
         tx.ready_queues.add(entries.STREAM_NAME + part.loaded.subject)
 
@@ -190,7 +198,7 @@ def _deliveries(parts: Sequence[DeliveredPart], want: EntriesWanted, until: date
     return [
         Delivery(entry, group, consumer, part.numbers.get(entry.id.seq, 1) if part.numbers else 1, until)
         for part in parts
-        for entry in entries.taken_apart(part.loaded)
+        for entry in entries.decode_entries(part.loaded)
     ]
 
 
@@ -281,17 +289,6 @@ def _oldest(db: apsw.Connection, active: Sequence[_Member], limit: int) -> Itera
         yield active[place], share
 
 
-_GROUP = """
-    SELECT g.id FROM streams s JOIN entry_groups g ON g.stream = s.id WHERE s.subject = ? AND g.name = ?
-"""
-_LOOK = "SELECT json_group_array(json_array(seq, ms, number, consumer)) FROM pending WHERE"
-_COUNT_RANGE = "SELECT count(*), total(ms) FROM pending WHERE entry_group = ? AND seq BETWEEN ? AND ?"
-_DELETE_RANGE = "DELETE FROM pending WHERE entry_group = ? AND seq BETWEEN ? AND ?"
-_EXTEND = "UPDATE pending SET until = ? WHERE"
-_NAK = "UPDATE pending SET until = ?, consumer = '' WHERE"
-_ALIVE = "UPDATE consumers SET seen_at = ?, until = ? WHERE entry_group = ? AND name = ?"
-
-
 class _MemberRow(msgspec.Struct, frozen=True, array_like=True):
     seq: int
     ms: int
@@ -312,7 +309,7 @@ class _PendingSet:
 
 def group_id(db: apsw.Connection, subject: str, group: str) -> int | None:
     """The row of this group."""
-    found: int | None = db.execute(_GROUP, (subject, group)).get
+    found: int | None = db.execute(_FIND_GROUP, (subject, group)).get
     return found
 
 
@@ -416,7 +413,7 @@ def _pending(db: apsw.Connection, group: int, answers: Sequence[Answer], places:
 
 def _look(db: apsw.Connection, group: int, seqs: Sequence[int]) -> list[_MemberRow]:
     some = _pending_set(group, seqs)
-    return _decode_rows(db.execute(f"{_LOOK} {some.where}", some.values).get)
+    return _decode_rows(db.execute(f"{_SELECT_PENDING} {some.where}", some.values).get)
 
 
 def _pending_set(group: int, seqs: Sequence[int]) -> _PendingSet:

@@ -1,6 +1,6 @@
 """Entries of streams: appending, loading and trimming them. Appending and trimming are for the writer.
 
-Many entries are read in one step (see bulk): their ids and lengths as one JSON text, their bodies joined to one blob.
+Many entries are read in one step: their ids and lengths as one JSON text, their bodies joined to one blob.
 SQLite joins blobs like texts, byte for byte, whatever the bytes are.
 """
 
@@ -53,6 +53,13 @@ _KNOWN = "SELECT key, ms, seq FROM entry_keys WHERE stream = ? AND key IN carray
 _decode_ids = msgspec.json.Decoder(list[tuple[int, int, int]]).decode
 _decode_fields = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 _encode_fields = msgspec.msgpack.Encoder().encode
+_FLOOR = """
+    SELECT g.delivered_ms, g.delivered_seq, p.ms, p.seq
+    FROM entry_groups g LEFT JOIN pending p ON p.entry_group = g.id
+      AND p.seq = (SELECT min(seq) FROM pending WHERE entry_group = g.id)
+    WHERE g.stream = ? AND g.name = ?
+"""
+_FORGET_PENDING = "DELETE FROM pending WHERE entry_group IN (SELECT id FROM entry_groups WHERE stream = ?) AND seq <= ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,21 +238,19 @@ def load(db: apsw.Connection, stream: int, found: Range, subject: str) -> Loaded
     return LoadedEntries(subject, ids, bodies or b"", dict(db.execute(_BESIDE, bounds)) if beside else {})
 
 
-def taken_apart(loaded: LoadedEntries) -> list[Entry]:
+def decode_entries(loaded: LoadedEntries) -> list[Entry]:
     """The entries in what was loaded."""
     subject, bodies, beside = loaded.subject, loaded.bodies, loaded.beside
     ids = _decode_ids(loaded.ids)
     ends = accumulate(length for _, _, length in ids)
     found = [
-        Entry(EntryId(ms, seq), subject, bodies[end - length : end], _fields(beside, seq) if beside else None)
+        Entry(
+            EntryId(ms, seq), subject, bodies[end - length : end], decode_fields(beside[seq]) if seq in beside else None
+        )
         for (ms, seq, length), end in zip(ids, ends, strict=True)
     ]
     assert sum(len(entry.body) for entry in found) == len(bodies), "bodies that were joined keep their lengths"
     return found
-
-
-def _fields(beside: Mapping[int, bytes], seq: int) -> Mapping[str, bytes] | None:
-    return decode_fields(beside[seq]) if seq in beside else None
 
 
 def decode_fields(stored: bytes) -> Mapping[str, bytes]:
@@ -258,15 +263,6 @@ def decode_fields(stored: bytes) -> Mapping[str, bytes]:
 
 def _pair(id: EntryId) -> tuple[int, int]:
     return id.ms, id.seq
-
-
-_FLOOR = """
-    SELECT g.delivered_ms, g.delivered_seq, p.ms, p.seq
-    FROM entry_groups g LEFT JOIN pending p ON p.entry_group = g.id
-      AND p.seq = (SELECT min(seq) FROM pending WHERE entry_group = g.id)
-    WHERE g.stream = ? AND g.name = ?
-"""
-_FORGET = "DELETE FROM pending WHERE entry_group IN (SELECT id FROM entry_groups WHERE stream = ?) AND seq <= ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +300,7 @@ def trim(tx: WriteTransaction, subject: str, limits: TrimLimits) -> Trimmed:
     tx.db.execute(
         "UPDATE streams SET length = length - ?, bytes = bytes - ? WHERE id = ?", (found.count, found.bytes, stream.id)
     )
-    tx.db.execute(_FORGET, (stream.id, found.last.seq))
+    tx.db.execute(_FORGET_PENDING, (stream.id, found.last.seq))
     more = found.count == limits.limit and measure(tx.db, stream.id, found.last, upto, 1).count > 0
     return Trimmed(found.count, upto, held_by, more, at)
 

@@ -167,7 +167,7 @@ class SqliteGroups:
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
-            # The consumer will never get these entries: they are given back now and not when their deadline has passed.
+            # The consumer will never get these entries: they are released now and not when their deadline has passed.
             with suppress(StoreUnavailable, StoreBroken):
                 granted = await asyncio.shield(answer)
                 if granted:

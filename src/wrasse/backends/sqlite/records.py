@@ -19,7 +19,7 @@ from wrasse.backends.sqlite.rows import in_calendar, instant, micros
 from wrasse.backends.sqlite.write_transaction import WriteTransaction, text
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, check_limit, number_in
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import (
     NONCES_KEPT,
     IndexedRecords,
@@ -129,10 +129,10 @@ class SqliteRecords(ConditionalRecords):
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         horizon = to_micros(self._clock.now() if before is None else before)
-        due, name = (-_POSITION_MAX - 1, b"") if after is None else _moment(after)
+        due, stored = (-_POSITION_MAX - 1, "") if after is None else read_cursor(after)
         terms = "collection = ? AND value IS NOT NULL AND due <= ? AND (due, name) > (?, ?)"
         sql = f"{_COLUMNS} {terms} ORDER BY due, name LIMIT ?"
-        return await self._page(sql, [horizon, due, name], limit, _due_cursor)
+        return await self._page(sql, [horizon, due, _bytes(stored)], limit, _due_cursor)
 
     @property
     def status_index(self) -> IndexedRecords:
@@ -279,11 +279,6 @@ def _status_cursor(row: _Row) -> str:
 
 def _due_cursor(row: _Row) -> str:
     return f"{row[3]}:{_text(row[0])}"
-
-
-def _moment(cursor: str) -> tuple[int, bytes]:
-    due, colon, name = cursor.partition(":")
-    return number_in(cursor, due if colon else ""), _bytes(name)
 
 
 class SqliteNamespaces:

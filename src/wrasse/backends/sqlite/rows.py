@@ -1,4 +1,4 @@
-"""Decodes rows to the values of the port. Rows are read as JSON arrays, in one blob for a whole batch (see bulk).
+"""Decodes rows to the values of the port. Rows are read as JSON arrays, in one blob for a whole batch.
 
 A batch is decoded at once. Only if that fails it is decoded row by row, so that an invalid row affects that job alone.
 """
@@ -137,8 +137,6 @@ FACT = _columns(
     ("kept_until", "iif(keep > 0 AND state = 3, finished_at + keep, 0)"),
 )
 BODY = _columns(BodyRow, ("payload", "CASE WHEN payload IS NOT NULL THEN hex(payload) END"))
-decode_numbers = msgspec.json.Decoder(list[int]).decode
-_decode_texts = msgspec.json.Decoder(list[str]).decode
 _decode_facts = msgspec.json.Decoder(list[Fact]).decode
 _decode_states = msgspec.json.Decoder(list[StateRow]).decode
 _decode_state = msgspec.json.Decoder(StateRow).decode
@@ -151,14 +149,6 @@ decode_extras = msgspec.json.Decoder(Extras).decode
 def state_columns(order: str) -> str:
     """The SQL of a StateRow in a listing by this column."""
     return _columns(StateRow, ("order", order))
-
-
-def decode_texts(column: bytes) -> list[str]:
-    """The texts of a column, with a replacement for each invalid byte."""
-    try:
-        return _decode_texts(column)
-    except UnicodeDecodeError:
-        return _decode_texts(column.decode("utf-8", "replace"))
 
 
 def decode_facts(rows: bytes) -> list[Fact]:

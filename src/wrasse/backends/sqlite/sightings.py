@@ -60,7 +60,7 @@ _log = logging.getLogger("wrasse.orphans")
 
 
 class SqliteSightings:
-    """The port."""
+    """The sightings of one database."""
 
     def __init__(self, writer: SqliteWriter, reader: SqliteReader, clock: Clock) -> None:
         self._writer = writer

@@ -1,8 +1,6 @@
 """Streams on SQLite: every change is one transaction, every read one snapshot of the database.
 
-Entries of a stream in columns, for consumers of whole chunks: ids as texts, bodies as slices of one blob.
-
-SQLite does the joining: one text of ids, one of lengths, one blob of bodies, whatever their number.
+Of a chunk SQLite does the joining: one text of ids, one of lengths, one blob of bodies, whatever their number.
 """
 
 from __future__ import annotations
@@ -50,10 +48,22 @@ _BESIDE = """
     WHERE stream = ? AND (ms, seq) > (?, ?) AND (ms, seq) <= (?, ?) AND fields IS NOT NULL
 """
 _decode_lengths = msgspec.json.Decoder(list[int]).decode
+PAGE_MAX = 10_000
+_log = logging.getLogger("wrasse.streams")
+_LAST_ID = EntryId(SEQ_MAX, SEQ_MAX)
+_FIRST_ENTRY = "SELECT ms, seq FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) ORDER BY ms, seq LIMIT 1"
+_GROUP_STATES = """
+    SELECT CAST(json_group_array(json_array(g.name, g.delivered_ms, g.delivered_seq, p.ms, p.seq,
+      (SELECT count(*) FROM pending WHERE entry_group = g.id),
+      (SELECT count(*) FROM consumers WHERE entry_group = g.id))) AS BLOB)
+    FROM entry_groups g LEFT JOIN pending p ON p.entry_group = g.id
+      AND p.seq = (SELECT min(seq) FROM pending WHERE entry_group = g.id)
+    WHERE g.stream = ?
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class EntryColumns:
     """Entries in SQLite's format: decoded by the caller, after the transaction."""
 
     ids: str
@@ -62,14 +72,14 @@ class Columns:
     beside: Mapping[str, bytes]  # by id, fields as they are stored
 
 
-def load(db: apsw.Connection, stream: int, found: Range) -> Columns:
+def load_columns(db: apsw.Connection, stream: int, found: Range) -> EntryColumns:
     """The entries of a range."""
     bounds = (stream, found.after.ms, found.after.seq, found.last.ms, found.last.seq)
     ids, lengths, beside, bodies = db.execute(_COLUMNS, (*bounds, found.count)).get
-    return Columns(ids or "", lengths, bodies or b"", dict(db.execute(_BESIDE, bounds)) if beside else {})
+    return EntryColumns(ids or "", lengths, bodies or b"", dict(db.execute(_BESIDE, bounds)) if beside else {})
 
 
-def taken_apart(loaded: Columns) -> tuple[Sequence[bytes], Sequence[bytes], Mapping[int, Mapping[str, bytes]]]:
+def decode_columns(loaded: EntryColumns) -> tuple[Sequence[bytes], Sequence[bytes], Mapping[int, Mapping[str, bytes]]]:
     """Ids, bodies, and by position the fields beside them."""
     blob, ids, lengths = loaded.bodies, loaded.ids.encode().split(), _decode_lengths(loaded.lengths)
     ends = [0, *accumulate(lengths)]
@@ -79,20 +89,6 @@ def taken_apart(loaded: Columns) -> tuple[Sequence[bytes], Sequence[bytes], Mapp
         return ids, bodies, {}
     places = {id.decode(): place for place, id in enumerate(ids)}
     return ids, bodies, {places[id]: decode_fields(fields) for id, fields in loaded.beside.items()}
-
-
-PAGE_MAX = 10_000
-_log = logging.getLogger("wrasse.streams")
-_END = EntryId(SEQ_MAX, SEQ_MAX)
-_FIRST = "SELECT ms, seq FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) ORDER BY ms, seq LIMIT 1"
-_GROUPS = """
-    SELECT CAST(json_group_array(json_array(g.name, g.delivered_ms, g.delivered_seq, p.ms, p.seq,
-      (SELECT count(*) FROM pending WHERE entry_group = g.id),
-      (SELECT count(*) FROM consumers WHERE entry_group = g.id))) AS BLOB)
-    FROM entry_groups g LEFT JOIN pending p ON p.entry_group = g.id
-      AND p.seq = (SELECT min(seq) FROM pending WHERE entry_group = g.id)
-    WHERE g.stream = ?
-"""
 
 
 class SqliteStreams:
@@ -124,15 +120,15 @@ class SqliteStreams:
         loaded = await self._loaded(subject, after, limit, partial(entries.load, subject=subject))
         if loaded is None:
             return Page((), (), self._clock.now(), False)
-        shown = tuple(entries.taken_apart(loaded[0]))
+        shown = tuple(entries.decode_entries(loaded[0]))
         return Page(shown, tuple(str(entry.id) for entry in shown), self._clock.now(), loaded[1] and bool(shown))
 
     async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """Entries in columns, for `Streams.chunk`."""
-        loaded = await self._loaded(subject, after, limit, load)
+        loaded = await self._loaded(subject, after, limit, load_columns)
         if loaded is None:
             return EntryChunk(subject, (), (), {}, self._clock.now(), False)
-        ids, bodies, beside = taken_apart(loaded[0])
+        ids, bodies, beside = decode_columns(loaded[0])
         return EntryChunk(subject, ids, bodies, beside, self._clock.now(), loaded[1] and bool(ids))
 
     async def _loaded(
@@ -146,7 +142,7 @@ class SqliteStreams:
             stream = entries.head(db, subject)
             if stream is None:
                 return None
-            found = entries.fitting(db, stream.id, entries.measure(db, stream.id, after, _END, most))
+            found = entries.fitting(db, stream.id, entries.measure(db, stream.id, after, _LAST_ID, most))
             return load(db, stream.id, found), found.last < stream.last
 
         return await self._reader.do(run)
@@ -158,7 +154,7 @@ class SqliteStreams:
             stream = entries.head(db, subject)
             if stream is None:
                 return None
-            first = db.execute(_FIRST, (stream.id, 0, 0)).get
+            first = db.execute(_FIRST_ENTRY, (stream.id, 0, 0)).get
             return StreamState(
                 subject,
                 length=stream.length,
@@ -221,12 +217,12 @@ _decode_groups = msgspec.json.Decoder(list[_GroupRow]).decode
 
 
 def _groups(db: apsw.Connection, stream: entries.Head, now: int) -> Iterator[GroupState]:
-    for row in sorted(_decode_groups(text(db.execute(_GROUPS, (stream.id,)).get)), key=lambda row: row.name):
+    for row in sorted(_decode_groups(text(db.execute(_GROUP_STATES, (stream.id,)).get)), key=lambda row: row.name):
         delivered, oldest = EntryId(row.ms, row.seq), None
         if row.pending_ms is not None and row.pending_seq is not None:
             oldest = EntryId(row.pending_ms, row.pending_seq)
         # Numbers have no gap, so the number of the first undelivered entry gives the count.
-        following = db.execute(_FIRST, (stream.id, row.ms, row.seq)).get
+        following = db.execute(_FIRST_ENTRY, (stream.id, row.ms, row.seq)).get
         yield GroupState(
             row.name,
             floor=delivered if oldest is None else oldest.previous,

@@ -41,6 +41,8 @@ _ADD = """) UPDATE counts SET n = max(0, min(counts.n + one.n, 1 << 53)) FROM on
     WHERE counts.queue = one.queue AND counts.state = one.state"""
 _KNOWN = "SELECT queue, state FROM counts WHERE queue IN carray(?)"
 _KEPT_SECONDS = REQUESTS_KEPT.total_seconds()
+decode_numbers = msgspec.json.Decoder(list[int]).decode
+_decode_texts = msgspec.json.Decoder(list[str]).decode
 _decode_answers = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 
@@ -211,3 +213,11 @@ def numbers(values: Iterable[int]) -> apsw.CArrayBinding:
 def texts(values: Iterable[str]) -> apsw.CArrayBinding:
     """For `IN carray(?)`; not empty."""
     return apsw.carray(tuple(values))
+
+
+def decode_texts(column: bytes) -> list[str]:
+    """The texts of a column, with a replacement for each invalid byte."""
+    try:
+        return _decode_texts(column)
+    except UnicodeDecodeError:
+        return _decode_texts(column.decode("utf-8", "replace"))

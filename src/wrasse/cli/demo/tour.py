@@ -1,10 +1,8 @@
-"""The demo: shows wrasse's guarantees on this machine in under a minute, with real processes and no server.
+"""wrasse demo: shows wrasse's guarantees on this machine in under a minute, with real processes and no server.
 
 Every scene says what it does, waits until it has happened, and reports the result. A scene with another result ends the
 demo, and its exit code is 1. No scene depends on the speed of the machine: a busy machine may delay heartbeats, so that
 a job needs more attempts, which is not a failure.
-
-wrasse demo: the tour, with its output.
 """
 
 from __future__ import annotations
@@ -64,6 +62,9 @@ sweeps:
   stuck_jobs: {{interval: 1s}}
   finished_jobs: {{interval: 1h, done_kept: 5s}}
 """
+AUDIT = "gbe.events.audit.change"
+MESSAGES = 25
+JOBS = 40
 
 
 class NotSeen(WrasseError):
@@ -122,13 +123,13 @@ class DemoStage:
         self._processes.append(process)
         return process
 
-    async def until(self, look: Callable[[], Awaitable[T | None]], what: str) -> T:
+    async def until(self, query: Callable[[], Awaitable[T | None]], what: str) -> T:
         """Polls until there is a result."""
 
         async def looking() -> T:
             while True:
                 with contextlib.suppress(StoreUnavailable):  # a busy machine: polled again
-                    if (seen := await look()) is not None:
+                    if (seen := await query()) is not None:
                         return seen
                 await asyncio.sleep(_POLL_SECONDS)
 
@@ -186,10 +187,6 @@ async def staged() -> AsyncIterator[DemoStage]:
             await stage.clear()
 
 
-AUDIT = "gbe.events.audit.change"
-MESSAGES = 25
-
-
 @dataclass(frozen=True, slots=True)
 class ArchivedTotals:
     """The archives at the end."""
@@ -214,9 +211,6 @@ async def publish_and_archive(config: Config, clock: Clock) -> ArchivedTotals:
         archives = [each async for each in list_archives(rule.objects, rule.prefix, AUDIT)]
         proven = [each async for each in verify(rule.objects, rule.prefix, AUDIT, group=GROUP, streams=streams)]
         return ArchivedTotals(tuple(archives), tuple(proven))
-
-
-JOBS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +277,11 @@ class Demo:
         self._say("starting four `wrasse run --role=worker` processes on one SQLite file: two for this, two for later")
         for fragile in (False, False, True, True):
             await stage.start_worker(fragile=fragile)
-        await stage.until(lambda: self._beating(4), "the first heartbeat of four workers")
-        await self._put_poison()
+        await stage.until(lambda: self._workers_alive(4), "the first heartbeat of four workers")
+        # It runs during the other scenes: its workers die one after the other, each after a heartbeat timeout.
+        await stage.app.jobs.enqueue("poison", b"", id="poison", queue="fragile")
         await stage.app.jobs.enqueue_many(NewJob("resize", {"picture": n}, priority="high") for n in range(JOBS))
-        self._say(f"put {JOBS} jobs in one step; waiting until they are done")
+        self._say(f"enqueued {JOBS} jobs in one step; waiting until they are done")
         await stage.until(lambda: self._done("high", JOBS), f"{JOBS} jobs done")
         finished = [info async for info in stage.app.jobs.list(JobState.DONE)]
         attempts = sum(info.attempts for info in finished if info.queue == "high")
@@ -294,11 +289,7 @@ class Demo:
             raise NotSeen(f"{JOBS} jobs took {attempts} attempts", do="report this")
         return f"{JOBS} done with {attempts} attempts"
 
-    async def _put_poison(self) -> None:
-        """Runs during the other scenes: its workers die one after the other, each after a heartbeat timeout."""
-        await self._stage.app.jobs.enqueue("poison", b"", id="poison", queue="fragile")
-
-    async def _beating(self, count: int) -> bool | None:
+    async def _workers_alive(self, count: int) -> bool | None:
         counts = await self._stage.app.jobs.counts()
         return sum(1 for worker in counts.workers if worker.deadline > counts.at) >= count or None
 

@@ -302,14 +302,14 @@ def fsck(ctx: CommandContext, repair: bool) -> None:
 async def _fsck(ctx: CommandContext, repair: bool) -> None:
     config = ctx.config()
     async with opened(config) as store:
-        if store.damages is None:
+        if store.fsck is None:
             ctx.answer(
                 {"checked": False, "damage": [], "repaired": False, "why": NOTHING_TO_CHECK},
                 lambda: click.echo(NOTHING_TO_CHECK),
             )
             return
         with progress("checked") as seen:
-            found = await store.damages.check(
+            found = await store.fsck.check(
                 repair=repair, heartbeat_timeout=config.settings.worker.heartbeat_ttl, seen=seen
             )
     damage = [picked(each, "kind about repair count repaired names") for each in found]

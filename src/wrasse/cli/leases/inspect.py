@@ -31,6 +31,10 @@ from wrasse.runtime.leases import Leasing, lease_client, open_leasing
 if TYPE_CHECKING:
     from wrasse.leases.client import LeaseClient
 
+NAMESPACE = click.option("--namespace", default="", metavar="NAME", help="The key's namespace.  [default: default]")
+STATES = (JobState.DEAD, JobState.READY, JobState.RUNNING)
+SHOWN_MAX = 1_000
+
 
 @asynccontextmanager
 async def opened_leases(ctx: CommandContext, command: str) -> AsyncIterator[Leasing]:
@@ -63,9 +67,6 @@ async def lease_operations(ctx: CommandContext, *, create: bool = True) -> Async
 async def _store(config: Config, *, create: bool = False) -> AsyncIterator[Leasing]:
     async with Stores.of(config.settings.worker, create=create) as stores:
         yield await open_leasing(config, stores)
-
-
-NAMESPACE = click.option("--namespace", default="", metavar="NAME", help="The key's namespace.  [default: default]")
 
 
 @click.command("list")
@@ -274,15 +275,12 @@ def _tell_transaction(id: str, state: Decision, keys: list[str], open_: Transact
     show_pairs(pairs)
 
 
-PLACES = (JobState.DEAD, JobState.READY, JobState.RUNNING)
-
-
 @click.command()
 @click.argument("queue")
 @NAMESPACE
 @click.option(
-    "--place",
-    type=click.Choice([each.value for each in PLACES]),
+    "--state",
+    type=click.Choice([each.value for each in STATES]),
     default=JobState.DEAD.value,
     show_default=True,
     help="Dead messages, ready ones, or those that a consumer has.",
@@ -296,7 +294,7 @@ def messages(
     ctx: CommandContext,
     queue: str,
     namespace: str,
-    place: str,
+    state: str,
     limit: int,
     after: str | None,
     requeue: str,
@@ -307,7 +305,7 @@ def messages(
     \b
     Examples:
       wrasse leases messages orders
-      wrasse leases messages orders --place=ready --json
+      wrasse leases messages orders --state=ready --json
       wrasse leases messages orders --requeue=01a1e5cb-d95c-70af-93e6-422d958891e9
     """  # fmt: skip
     if requeue and delete:
@@ -318,9 +316,9 @@ def messages(
         did = "requeued" if requeue else "deleted"
         ctx.answer({"message": requeue or delete, did: True}, lambda: click.echo(f"{requeue or delete} {did}"))
         return
-    page = finish(_message_page(ctx, name, queue, JobState(place), limit, after))
-    answer = {"queue": queue, "place": place, "messages": [_message_json(each) for each in page], "cursor": page.cursor}
-    ctx.answer(answer, lambda: _show_messages(page, queue, place))
+    page = finish(_message_page(ctx, name, queue, JobState(state), limit, after))
+    answer = {"queue": queue, "state": state, "messages": [_message_json(each) for each in page], "cursor": page.cursor}
+    ctx.answer(answer, lambda: _show_messages(page, queue, state))
 
 
 @asynccontextmanager
@@ -343,29 +341,26 @@ async def _message_page(
 async def _change(ctx: CommandContext, namespace: str, queue: str, requeue: str, delete: str) -> None:
     id = requeue or delete
     async with _queue_service(ctx) as service:
-        if not await (service.requeue if requeue else service.bin)(namespace, queue, id):
+        if not await (service.requeue if requeue else service.delete)(namespace, queue, id):
             raise UsageError(f"there is no dead message {id!r} in {queue!r}", do="list them without this option")
 
 
 def _message_json(info: JobInfo) -> Mapping[str, object]:
     return {
-        "message": info.id, "attempts": info.attempts, "failures": info.failures, "deaths": info.rescues,
+        "message": info.id, "attempts": info.attempts, "failures": info.failures, "rescues": info.rescues,
         "reason": None if info.reason is None else info.reason.value, "error": info.error, "bytes": info.size,
         "created_at": info.created_at, "finished_at": info.finished_at,
     }  # fmt: skip
 
 
-def _show_messages(page: Page[JobInfo], queue: str, place: str) -> None:
+def _show_messages(page: Page[JobInfo], queue: str, state: str) -> None:
     if not page.items:
-        click.echo(f"nothing is {place} in {queue}")
+        click.echo(f"nothing is {state} in {queue}")
         return
     rows = [(each.id, each.attempts, each.reason or "", each.error, each.created_at) for each in page]
     show_table(("message", "attempts", "reason", "error", "created"), rows)
     if page.cursor is not None:
         click.echo(f"more with --after={page.cursor}")
-
-
-SHOWN_MAX = 1_000
 
 
 @dataclass(slots=True)

@@ -232,8 +232,8 @@ def _is_utf8(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class IntakeSettings:
-    """Settings of an intake. `root` is absolute and existed at the start."""
+class FileProducerSettings:
+    """Settings of a producer of files. `root` is absolute and existed at the start."""
 
     root: str
     rules: FileRules
@@ -246,7 +246,7 @@ class IntakeSettings:
 
 
 class Progressed:
-    """The counts of an intake so far, for display."""
+    """The counts of a producer of files so far, for display."""
 
     __slots__ = ("enqueued", "known", "seen", "stopped")
 
@@ -262,10 +262,10 @@ class Progressed:
         return self.seen.skipped.total()
 
 
-class Intake:
+class FileProducer:
     """Enqueues the files of a directory as jobs."""
 
-    def __init__(self, settings: IntakeSettings, producer: Producer, pace: SharedRate, clock: Clock) -> None:
+    def __init__(self, settings: FileProducerSettings, producer: Producer, pace: SharedRate, clock: Clock) -> None:
         self.settings = settings
         self.done = Progressed()
         self.stopping = asyncio.Event()

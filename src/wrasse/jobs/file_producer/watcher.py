@@ -24,7 +24,7 @@ from datetime import timedelta
 
 from wrasse.clock import Clock, to_micros
 from wrasse.jobs.file_producer.files import FoundFile, Skipped
-from wrasse.jobs.file_producer.producer import Intake, Scope, directories, inspect_file
+from wrasse.jobs.file_producer.producer import FileProducer, Scope, directories, inspect_file
 from wrasse.jobs.rate_limiter import slept
 
 _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE = 0x8, 0x40, 0x80, 0x100
@@ -137,24 +137,24 @@ class DirectoryWatcher:
     """Enqueues files while it runs. `use_inotify`: where available."""
 
     def __init__(
-        self, intake: Intake, clock: Clock, *, use_inotify: bool = True, watches_max: int = WATCHES_MAX
+        self, producer: FileProducer, clock: Clock, *, use_inotify: bool = True, watches_max: int = WATCHES_MAX
     ) -> None:
-        self._intake, self._clock, self._use_inotify, self._watches_max = intake, clock, use_inotify, watches_max
-        self._own = intake.settings
+        self._producer, self._clock, self._use_inotify, self._watches_max = producer, clock, use_inotify, watches_max
+        self._own = producer.settings
         self._scope = Scope(self._own.root, self._own.rules)
         self._walked = 0  # when the last full walk began
         self._due: dict[str, float] = {}  # when each directory is walked; "" is everything
         self.watched = asyncio.Event()  # set when every later change will be noticed
         self._woken = asyncio.Event()
-        intake.done.seen.directories = set()
+        producer.done.seen.directories = set()
 
     def stop(self) -> None:
         """Ends `run`."""
-        self._intake.stop()
+        self._producer.stop()
         self._woken.set()
 
     async def run(self) -> None:
-        """Enqueues existing and new files, until the intake is stopped."""
+        """Enqueues existing and new files, until the producer is stopped."""
         notices = Notices.open(self._own.root, self._watches_max) if self._use_inotify else None
         if notices is not None:
             try:
@@ -168,15 +168,15 @@ class DirectoryWatcher:
 
     async def _poll(self) -> None:
         self.watched.set()
-        while not self._intake.stopping.is_set():
+        while not self._producer.stopping.is_set():
             await self._walk_all()
-            await slept(self._own.poll, self._intake.stopping)
+            await slept(self._own.poll, self._producer.stopping)
 
     async def _walk_all(self) -> None:
         """Walks for changes since the last time, or everything the first time; skips files that may be incomplete."""
         start = self._now()
         since = self._walked and self._walked - 1_000 * ((self._own.settle + _MARGIN) // timedelta(microseconds=1))
-        await self._intake.walk(since=since, settled=self._settled(start))
+        await self._producer.walk(since=since, settled=self._settled(start))
         self._walked = start
 
     async def _follow(self, notices: Notices) -> None:
@@ -184,7 +184,7 @@ class DirectoryWatcher:
         self.watched.set()
         await self._walk_all()
         self._schedule_walk("", self._own.settle)
-        while not self._intake.stopping.is_set():
+        while not self._producer.stopping.is_set():
             found = notices.read()
             if not await self._handle(notices, found):
                 _log.warning(_TOO_MANY)
@@ -205,11 +205,11 @@ class DirectoryWatcher:
             elif self._own.rules.includes(notice.path):
                 found_file = await asyncio.to_thread(inspect_file, self._own.root, notice.path)
                 if isinstance(found_file, Skipped):
-                    self._intake.done.seen.skipped[found_file] += 1
+                    self._producer.done.seen.skipped[found_file] += 1
                 else:
-                    self._intake.done.seen.found += 1
+                    self._producer.done.seen.found += 1
                     files.append(found_file.file)
-        await self._intake.enqueue(files)
+        await self._producer.enqueue(files)
         return True
 
     async def _walk_due(self) -> bool:
@@ -219,7 +219,7 @@ class DirectoryWatcher:
         for path in due:
             del self._due[path]
             if path:
-                await self._intake.walk(path, settled=self._settled(self._now()))
+                await self._producer.walk(path, settled=self._settled(self._now()))
             else:
                 await self._walk_all()
                 self._schedule_walk("", RESCAN)
@@ -234,7 +234,7 @@ class DirectoryWatcher:
             await slept(timedelta(seconds=wait), self._woken)
         finally:
             loop.remove_reader(notices.fd)
-        if not self._intake.stopping.is_set():
+        if not self._producer.stopping.is_set():
             self._woken.clear()
 
     async def _watch_below(self, notices: Notices, below: str) -> bool:

@@ -62,35 +62,35 @@ class EnlistedKeys:
 
     async def lease(self, key: str, transaction: str, token: int) -> Lease | None:
         """The lease through which a key is enlisted now; it may have expired."""
-        kept = await self._store.read(key)
-        return enlisted_lease(kept, transaction, token)
+        record = await self._store.read(key)
+        return enlisted_lease(record, transaction, token)
 
     async def carry_out(self, key: str, transaction: str, token: int, state: Decision) -> KeyRecord | None:
         """Commits or discards what the key has staged, and releases it. None: it is not enlisted, or no longer."""
         assert state is not Decision.PENDING, "only a decision is carried out"
-        kept = self._store.cached(key)
-        if kept is None or enlisted_lease(kept, transaction, token) is None:
-            kept = await self._store.read(key)  # the cached record may be stale
+        record = self._store.cached(key)
+        if record is None or enlisted_lease(record, transaction, token) is None:
+            record = await self._store.read(key)  # the cached record may be stale
         for _ in range(RACES_MAX):
-            lease = None if kept is None else enlisted_lease(kept, transaction, token)
-            if kept is None or lease is None:
+            lease = None if record is None else enlisted_lease(record, transaction, token)
+            if record is None or lease is None:
                 return None
-            after = self._after(kept, lease, state, await self._store.now())
+            after = self._after(record, lease, state, await self._store.now())
             stored = await self._store.store(key, after, entry_stays=True)
             if stored is not None:
-                await self._cleanup.background.add(self._cleanup.clean_up(key, lease.id, Changed(kept, stored)))
+                await self._cleanup.background.add(self._cleanup.clean_up(key, lease.id, Changed(record, stored)))
                 return stored
-            kept = await self._store.read(key)
+            record = await self._store.read(key)
         raise contended(repr(key))
 
-    async def may_clear(self, key: str, kept: KeyRecord) -> bool:
+    async def may_clear(self, key: str, record: KeyRecord) -> bool:
         """Whether an expired lease may be cleared with what is staged under it. A pending transaction is rolled back
         first; after a commit decision the key is committed here, and nothing is left to clear."""
-        lease = kept.lease
+        lease = record.lease
         if lease is None or not lease.explicit:
             return True
         state = await self._transaction_log.settle(lease.transaction)
-        if state is not Decision.COMMIT or kept.staged is None:
+        if state is not Decision.COMMIT or record.staged is None:
             return True
         await self.carry_out(key, lease.transaction, lease.token, Decision.COMMIT)
         return False
@@ -99,16 +99,16 @@ class EnlistedKeys:
         """Makes the transaction of a single key explicit, so that other keys may join. False if the key is not in it,
         or no longer."""
         for _ in range(RACES_MAX):
-            kept = await self._store.read(key)
-            lease = None if kept is None else enlisted_lease(kept, transaction, 0)
-            if kept is None or lease is None:
+            record = await self._store.read(key)
+            lease = None if record is None else enlisted_lease(record, transaction, 0)
+            if record is None or lease is None:
                 return False
             if lease.explicit:
                 return True
-            if kept.staged is not None:
+            if record.staged is not None:
                 # Enlisted before the record says so: a process that reads `explicit` must find the key enlisted.
                 await self.enlist(key, lease)
-            if await self._store.store(key, replace(kept, lease=replace(lease, explicit=True))) is not None:
+            if await self._store.store(key, replace(record, lease=replace(lease, explicit=True))) is not None:
                 return True
         raise contended(repr(key))
 

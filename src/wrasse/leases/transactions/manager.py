@@ -39,6 +39,8 @@ SECONDS_MAX = 2.0
 PAGE = 32
 
 _log = logging.getLogger("wrasse.leases")
+AT_ONCE = 16  # keys of one transaction
+PENDING_FOR = timedelta(seconds=30)  # a transaction without leases, unless its maker says otherwise
 
 
 class TransactionReplay:
@@ -111,10 +113,6 @@ class TransactionReplay:
         except WrasseError as error:
             _log.debug("left for the next replay: %s", error.message)
             return 0
-
-
-AT_ONCE = 16  # keys of one transaction
-PENDING_FOR = timedelta(seconds=30)  # a transaction without leases, unless its maker says otherwise
 
 
 class Transactions:

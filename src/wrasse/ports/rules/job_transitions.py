@@ -116,7 +116,10 @@ class StoredJob:
     @property
     def claimed(self) -> ClaimedJob:
         """As a claim returns it."""
-        return self.info.claimed(self.job)
+        info = self.info
+        assert info.deadline is not None, "only running jobs have a worker"
+        counts = (info.attempts, info.failures, info.rescues, info.interruptions)
+        return claimed_job(self.job, info.token, info.nonce, counts, info.created_at, info.deadline)
 
 
 def check_stored(stored: StoredJob) -> None:
@@ -194,7 +197,7 @@ def claim(
 def unclaim(record: R, at: datetime) -> R:
     """Undoes a claim that was not returned to a worker: the attempt does not count, and the job is claimed next."""
     before = record.info
-    info = replace(before.freed, state=JobState.READY, token=before.token + 1, attempts=before.attempts - 1)
+    info = replace(_freed(before), state=JobState.READY, token=before.token + 1, attempts=before.attempts - 1)
     return replace(record, info=info, rank=-back(at))
 
 
@@ -247,7 +250,7 @@ def move(record: R, move: Move, at: datetime, *, rank: int, token: int | None = 
         case DeadLetterJob():
             return _dead_lettered(record, move, at)
         case RequeueDead():
-            info = replace(record.info.freed, failures=0, rescues=0)
+            info = replace(_freed(record.info), failures=0, rescues=0)
             return _readied(replace(record, info=info), at, move.delay, rank)
         case Cancel():
             return _cancelled(record, move.error, at)
@@ -297,7 +300,7 @@ def _completed(record: R, complete: Complete, at: datetime) -> R:
 
 def _requeued(record: R, requeue: Requeue, at: datetime, rank: int) -> R:
     record = _noted(record, requeue.reason, requeue.error, at)
-    info = record.info.spent(requeue.spends).freed
+    info = _freed(_spent(record.info, requeue.spends))
     index_position = rank if requeue.delay > _AT_ONCE else -rank
     return _readied(replace(record, info=info), at, requeue.delay, index_position)
 
@@ -309,7 +312,7 @@ def _readied(record: R, at: datetime, delay: timedelta, rank: int) -> R:
 
 def _dead_lettered(record: R, change: DeadLetterJob, at: datetime) -> R:
     record = _noted(record, change.reason, change.error, at)
-    return _died(replace(record, info=record.info.spent(change.spends)), change.reason, change.error, at)
+    return _died(replace(record, info=_spent(record.info, change.spends)), change.reason, change.error, at)
 
 
 def _cancelled(record: R, error: str, at: datetime) -> R:
@@ -330,6 +333,18 @@ def _noted(record: R, reason: Reason, error: str, at: datetime) -> R:
     assert info.claimed_at is not None, "an attempt begins with a claim"
     attempt = Attempt(info.attempts, info.worker, info.claimed_at, at, reason, error_text(error))
     return replace(record, history=(*record.history, attempt)[-HISTORY_MAX:])
+
+
+def _spent(info: JobInfo, budget: Budget | None) -> JobInfo:
+    """With one more counted against this budget: the count has its name."""
+    return info if budget is None else replace(info, **{budget.value: getattr(info, budget.value) + 1})
+
+
+def _freed(info: JobInfo) -> JobInfo:
+    """Without worker, claim times and reason: the info of a job that is ready again."""
+    return replace(
+        info, worker="", claimed_at=None, heartbeat_at=None, deadline=None, finished_at=None, reason=None, error=""
+    )
 
 
 def setters(kind: type, *names: str) -> Iterator[Callable[[object, object], None]]:

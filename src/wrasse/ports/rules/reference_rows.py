@@ -24,6 +24,9 @@ REFERENCE_TIME = "an ISO time, Unix seconds, or NULL; and NULL where 0 or an ear
 _SECONDS = re.compile(r"-?\d{1,11}(\.\d+)?")
 _SECONDS_MAX = 100_000_000_000  # more than this are milliseconds
 _EARLIEST = datetime(1980, 1, 1, tzinfo=UTC)
+COLUMNS = ("key", "prefix", "owner", "rule", "ended_at", "started_at")
+_TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
+_FORMS = {"key": "a text", "prefix": "0 or 1", "ended_at": REFERENCE_TIME, "started_at": REFERENCE_TIME}
 
 
 def reference_time(value: object) -> datetime:
@@ -48,11 +51,6 @@ def _instant(value: object) -> datetime:
             return _instant(datetime.fromisoformat(value))
         case _:
             raise ValueError(value)
-
-
-COLUMNS = ("key", "prefix", "owner", "rule", "ended_at", "started_at")
-_TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
-_FORMS = {"key": "a text", "prefix": "0 or 1", "ended_at": REFERENCE_TIME, "started_at": REFERENCE_TIME}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 // says aloud what matters, and shows when the connection is lost. Without it the page is read once, like any other.
 "use strict";
 
-const QUIET_MAX = 15000; // ms without a word, beats included, after which the process counts as gone
+const QUIET_MAX = 15000; // ms without a word, keep-alives included, after which the process counts as gone
 const POLL = 3000;
 const TRY_STREAM = 30000;
 
@@ -150,7 +150,7 @@ function stream() {
     connected("live", "good");
     show(JSON.parse(event.data));
   });
-  source.addEventListener("beat", (event) => {
+  source.addEventListener("keepalive", (event) => {
     connected("live", "good");
     clock(JSON.parse(event.data));
   });

@@ -1,4 +1,4 @@
-"""An intake on the memory backend, for tests."""
+"""An producer on the memory backend, for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, SystemClock
 from wrasse.jobs.file_producer.files import FileRules
-from wrasse.jobs.file_producer.producer import Intake, IntakeSettings
+from wrasse.jobs.file_producer.producer import FileProducer, FileProducerSettings
 from wrasse.jobs.producer import Producer, ProducerOptions
 from wrasse.jobs.rate_limiter import SharedRate
 from wrasse.ports.jobs import Job, JobFilter, JobQueue, JobState
@@ -19,7 +19,7 @@ SOON = timedelta(milliseconds=50)
 SETTLE = timedelta(milliseconds=300)  # longer than a busy machine takes between opening a file and closing it
 
 
-def intake_of(
+def producer_of(
     root: Path,
     memory: Memory,
     *,
@@ -27,13 +27,13 @@ def intake_of(
     rate: int = 0,
     jobs: JobQueue | None = None,
     patience: timedelta | None = timedelta(0),
-) -> Intake:
-    """An intake of every file but *.tmp."""
+) -> FileProducer:
+    """An producer of every file but *.tmp."""
     clock = clock or SystemClock()
     rules = FileRules.of((), ("**/*.tmp",), (".pdf",))
-    settings = IntakeSettings(str(root), rules, QUEUES, settle=SETTLE, poll=SOON, patience=patience)
+    settings = FileProducerSettings(str(root), rules, QUEUES, settle=SETTLE, poll=SOON, patience=patience)
     producer = Producer(jobs or memory.jobs, clock, ProducerOptions(patience=timedelta(0)))
-    return Intake(settings, producer, SharedRate(memory.limiter, "files", rate), clock)
+    return FileProducer(settings, producer, SharedRate(memory.limiter, "files", rate), clock)
 
 
 async def jobs_of(memory: Memory) -> list[Job]:

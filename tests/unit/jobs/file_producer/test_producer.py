@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from faults import LOST_REPLY, FaultyJobs, Network, Script
-from unit.jobs.file_producer.scene import intake_of, jobs_of, names_of
+from unit.jobs.file_producer.scene import jobs_of, names_of, producer_of
 from unit.jobs.worker.scene import eventually
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
@@ -25,7 +25,7 @@ def fill(root: Path, count: int, ending: str = "") -> None:
 async def test_a_file_becomes_a_job_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "a.PDF").write_text("four")
     memory = Memory()
-    await intake_of(tmp_path, memory).walk()
+    await producer_of(tmp_path, memory).walk()
     (job,) = await jobs_of(memory)
     assert json.loads(job.payload) == {"filepath": str(tmp_path / "a.PDF"), "filesize": 4}
     assert (job.queue, job.priority, job.kind, job.lasting) == ("high", "high", "", True)
@@ -34,8 +34,8 @@ async def test_a_file_becomes_a_job_that_names_it(tmp_path: Path) -> None:
 async def test_a_second_walk_puts_nothing_twice(tmp_path: Path) -> None:
     fill(tmp_path, 5)
     memory = Memory()
-    await intake_of(tmp_path, memory).walk()
-    again = intake_of(tmp_path, memory)
+    await producer_of(tmp_path, memory).walk()
+    again = producer_of(tmp_path, memory)
     await again.walk()
     assert (again.done.enqueued, again.done.known, len(await names_of(memory))) == (0, 5, 5)
 
@@ -43,9 +43,9 @@ async def test_a_second_walk_puts_nothing_twice(tmp_path: Path) -> None:
 async def test_a_file_that_changed_is_put_again(tmp_path: Path) -> None:
     fill(tmp_path, 2)
     memory = Memory()
-    await intake_of(tmp_path, memory).walk()
+    await producer_of(tmp_path, memory).walk()
     os.utime(tmp_path / "f0000", ns=(1, 1))
-    again = intake_of(tmp_path, memory)
+    again = producer_of(tmp_path, memory)
     await again.walk()
     assert (again.done.enqueued, again.done.known) == (1, 1)
 
@@ -53,20 +53,20 @@ async def test_a_file_that_changed_is_put_again(tmp_path: Path) -> None:
 async def test_more_files_than_one_look_takes_are_all_put(tmp_path: Path) -> None:
     fill(tmp_path, 2_500)
     memory = Memory()
-    intake = intake_of(tmp_path, memory)
-    await intake.walk()
-    assert (intake.done.seen.found, intake.done.enqueued) == (2_500, 2_500)
+    producer = producer_of(tmp_path, memory)
+    await producer.walk()
+    assert (producer.done.seen.found, producer.done.enqueued) == (2_500, 2_500)
 
 
 async def test_a_stop_ends_a_wait_for_the_rate_and_leaves_nothing_half_put(tmp_path: Path) -> None:
     fill(tmp_path, 50)
     clock = ManualClock()  # it never moves, so the wait would not end
     memory = Memory(clock)
-    intake = intake_of(tmp_path, memory, clock=clock, rate=100)
+    producer = producer_of(tmp_path, memory, clock=clock, rate=100)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        group.create_task(intake.walk())
-        await eventually(lambda: intake.done.enqueued == 25)
-        intake.stop()
+        group.create_task(producer.walk())
+        await eventually(lambda: producer.done.enqueued == 25)
+        producer.stop()
     assert len(await names_of(memory)) == 25
 
 
@@ -74,8 +74,8 @@ async def test_what_is_known_already_takes_nothing_from_the_rate(tmp_path: Path)
     fill(tmp_path, 40)
     clock = ManualClock()
     memory = Memory(clock)
-    await intake_of(tmp_path, memory, clock=clock).walk()
-    again = intake_of(tmp_path, memory, clock=clock, rate=100)
+    await producer_of(tmp_path, memory, clock=clock).walk()
+    again = producer_of(tmp_path, memory, clock=clock, rate=100)
     async with asyncio.timeout(30):
         await again.walk()  # with a clock that stands still the rate allows 25
     assert again.done.known == 40
@@ -84,7 +84,7 @@ async def test_what_is_known_already_takes_nothing_from_the_rate(tmp_path: Path)
 async def test_without_a_rate_the_limiter_is_not_asked(tmp_path: Path) -> None:
     fill(tmp_path, 3)
     memory = Memory()
-    await intake_of(tmp_path, memory, rate=0).walk()
+    await producer_of(tmp_path, memory, rate=0).walk()
     assert not memory.limiter._spent
 
 
@@ -93,9 +93,9 @@ async def test_a_backend_that_does_not_answer_is_an_error_after_the_patience(tmp
     memory = Memory()
     network = Network(Script({}))
     network.down = True
-    intake = intake_of(tmp_path, memory, jobs=FaultyJobs(memory.jobs, network))
+    producer = producer_of(tmp_path, memory, jobs=FaultyJobs(memory.jobs, network))
     with pytest.raises(StoreUnavailable):
-        await intake.walk()
+        await producer.walk()
 
 
 async def test_files_wait_for_a_backend_that_comes_back(tmp_path: Path) -> None:
@@ -103,18 +103,18 @@ async def test_files_wait_for_a_backend_that_comes_back(tmp_path: Path) -> None:
     memory = Memory()
     network = Network(Script({}))
     network.down = True
-    intake = intake_of(tmp_path, memory, jobs=FaultyJobs(memory.jobs, network), patience=None)
+    producer = producer_of(tmp_path, memory, jobs=FaultyJobs(memory.jobs, network), patience=None)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        group.create_task(intake.walk())
-        await eventually(lambda: intake._producer.tally.unavailable > 0)
+        group.create_task(producer.walk())
+        await eventually(lambda: producer._producer.tally.unavailable > 0)
         network.down = False
-    assert intake.done.enqueued == 3
+    assert producer.done.enqueued == 3
 
 
 async def test_a_lost_reply_puts_no_file_twice(tmp_path: Path) -> None:
     fill(tmp_path, 3)
     memory = Memory()
     network = Network(Script({0: LOST_REPLY}, only="enqueue"))
-    intake = intake_of(tmp_path, memory, jobs=FaultyJobs(memory.jobs, network), patience=None)
-    await intake.walk()
+    producer = producer_of(tmp_path, memory, jobs=FaultyJobs(memory.jobs, network), patience=None)
+    await producer.walk()
     assert len(await names_of(memory)) == 3

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from unit.jobs.file_producer.scene import intake_of, names_of
+from unit.jobs.file_producer.scene import names_of, producer_of
 from unit.jobs.worker.scene import eventually
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
-from wrasse.jobs.file_producer.producer import Intake
+from wrasse.jobs.file_producer.producer import FileProducer
 from wrasse.jobs.file_producer.watcher import RESCAN, WATCHES_MAX, DirectoryWatcher, Notices
 
 
@@ -24,18 +24,20 @@ def told(request: pytest.FixtureRequest) -> bool:
 
 
 @asynccontextmanager
-async def watching(root: Path, memory: Memory, told: bool, watches_max: int = WATCHES_MAX) -> AsyncIterator[Intake]:
+async def watching(
+    root: Path, memory: Memory, told: bool, watches_max: int = WATCHES_MAX
+) -> AsyncIterator[FileProducer]:
     """Files of this directory are enqueued for as long as the block lasts, and every change within it is noticed: where
     the system tells, by what it tells, since the walks of the beginning are over and the next one is minutes away."""
-    intake = intake_of(root, memory)
-    watch = DirectoryWatcher(intake, SystemClock(), use_inotify=told, watches_max=watches_max)
+    producer = producer_of(root, memory)
+    watch = DirectoryWatcher(producer, SystemClock(), use_inotify=told, watches_max=watches_max)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(watch.run())
         await watch.watched.wait()
         if told and watches_max > 1:
             await eventually(lambda: watch._due.get("", 0) > SystemClock().monotonic() + RESCAN.total_seconds() / 2)
         try:
-            yield intake
+            yield producer
         finally:
             watch.stop()
 
@@ -120,9 +122,9 @@ async def test_a_link_out_of_the_directory_is_not_put(tmp_path: Path, told: bool
     memory, root = Memory(), tmp_path / "in"
     root.mkdir()
     (tmp_path / "secret").write_text("x")
-    async with watching(root, memory, told) as intake:
+    async with watching(root, memory, told) as producer:
         (root / "link").symlink_to(tmp_path / "secret")
-        await eventually(lambda: intake.done.skipped > 0)
+        await eventually(lambda: producer.done.skipped > 0)
         (root / "file").write_text("x")
         await until_enqueued(memory, "file")
     assert await names_of(memory) == ["file"]

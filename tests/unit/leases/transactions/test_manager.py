@@ -1,4 +1,4 @@
-"""Replay amid traffic: throttled, bounded, beside the operations, and never past what it has not looked at."""
+"""Replay amid traffic: throttled, bounded, beside the operations, and never past what it has not processed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from faults import LOST_REQUEST, FaultyRecords, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable
-from wrasse.leases.leases import Leases
+from wrasse.leases.leases import LeasePolicy, Leases
 from wrasse.leases.transactions.manager import TransactionReplay
 from wrasse.leases.transactions.states import DECISIONS, TRANSACTIONS, Decision, Participant
 
@@ -28,7 +28,7 @@ class Scene:
         self.leases = self.process()
 
     def process(self, replay: timedelta = timedelta(0)) -> Leases:
-        return Leases(self.memory.records, self.memory.objects, self.clock, replay=replay)
+        return Leases(self.memory.records, self.memory.objects, self.clock, LeasePolicy(replay=replay))
 
     async def leaves(self, number: int, state: Decision = Decision.COMMIT, first: int = 0) -> None:
         """So many transactions that a process decided and died."""
@@ -136,7 +136,7 @@ async def test_a_store_that_does_not_answer_is_no_news() -> None:
     network = Network(Script(dict.fromkeys(range(100), LOST_REQUEST), "page"))
     leases = Leases(
         lambda collection: FaultyRecords(scene.memory.records(collection), network),
-        scene.memory.objects, scene.clock, replay=timedelta(seconds=5),
+        scene.memory.objects, scene.clock, LeasePolicy(replay=timedelta(seconds=5)),
     )  # fmt: skip
     await leases.read_public(NS, "other")
     await leases.close()

@@ -28,7 +28,7 @@ def test_a_day_is_its_midnight_in_utc() -> None:
 
 
 @pytest.mark.parametrize("written", [20260214, 20260214.0, "20260214", Decimal(20260214), "202602", 202602])
-def test_a_date_written_as_a_number_is_not_taken_for_seconds(written: object) -> None:
+def test_a_date_written_as_a_number_is_not_read_as_seconds(written: object) -> None:
     with pytest.raises(ValueError):
         reference_time(written)
 

@@ -2,10 +2,9 @@
 
 A refusal means that nothing was done. The caller decides which refusals are answers and which are failures.
 
-An estimate of the server's time: requested now and then, and advanced by our own monotonic clock.
-
-It is behind the server's clock by at most the round trip of the request and the drift of two clocks in half a minute,
-and never goes back by itself. Where the error must be below MARGIN, only answers with a shorter round trip count.
+`ServerTime` estimates the server's time: requested now and then, and advanced by our own monotonic clock. It is behind
+the server's clock by at most the round trip of the request and the drift of two clocks in half a minute, and never goes
+back by itself. Where the error must be below MARGIN, only answers with a shorter round trip count.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ _WAIT_AND_SEE = (10008, 10009, 10074, 10023)  # no leader, no peers, short of re
 MARGIN = timedelta(seconds=1)
 CARRIED_MAX = 30.0  # seconds until the server is asked again
 _TRIES = 3
+_ADVICE = "look at the server's log, and check that nothing but nats-server serves $JS.API"
 
 
 class JsError(StoreUnavailable):
@@ -58,10 +58,7 @@ class JsAnswer(dict[str, Any]):
     """The JSON object of an answer. A missing field raises StoreUnavailable, not KeyError."""
 
     def __missing__(self, name: str) -> Any:
-        raise StoreUnavailable(f"NATS answered without {name!r}", do=_LOOK)
-
-
-_LOOK = "look at the server's log, and check that nothing but nats-server serves $JS.API"
+        raise StoreUnavailable(f"NATS answered without {name!r}", do=_ADVICE)
 
 
 def parsed(payload: bytes, where: str) -> JsAnswer:
@@ -71,7 +68,7 @@ def parsed(payload: bytes, where: str) -> JsAnswer:
     except (ValueError, RecursionError):
         answered = None
     if not isinstance(answered, JsAnswer):
-        raise StoreUnavailable(f"{where} answered with something that is not a JSON object", do=_LOOK)
+        raise StoreUnavailable(f"{where} answered with something that is not a JSON object", do=_ADVICE)
     return answered
 
 
@@ -79,7 +76,7 @@ def number(value: object) -> int:
     """A sequence or a count in an answer."""
     if isinstance(value, int) and 0 <= value < 1 << 64:
         return value
-    raise StoreUnavailable(f"NATS answered with {printable(repr(value), 40)} instead of a number", do=_LOOK)
+    raise StoreUnavailable(f"NATS answered with {printable(repr(value), 40)} instead of a number", do=_ADVICE)
 
 
 def refusal(answer: bytes, where: str) -> JsError | None:
@@ -90,7 +87,7 @@ def refusal(answer: bytes, where: str) -> JsError | None:
     if not error:
         return None
     if not isinstance(error, JsAnswer):
-        raise StoreUnavailable(f"{where} answered with an error that is not a JSON object", do=_LOOK)
+        raise StoreUnavailable(f"{where} answered with an error that is not a JSON object", do=_ADVICE)
     code, words = number(error.get("err_code", 0)), printable(str(error.get("description", "")))
     if code == NO_JETSTREAM:
         return JsError(f"JetStream is not enabled for us on {where}", do="start nats-server with -js", code=code)

@@ -8,18 +8,14 @@ The server is not trusted: every size, line and INFO field is checked against th
 protocol end the connection with `ConnectionLost`, as a broken connection does. Before the login nothing is delivered to
 subscriptions, and nothing is accepted between INFO and the TLS handshake.
 
-Parses messages of consumers in bulk: one regular expression cuts them, and their parts stay raw bytes.
+`frames_in` parses messages of consumers in bulk: one regular expression cuts them, and their parts stay raw bytes. The
+expression only proposes. A frame counts if the sizes on its line are those of the header and the body that were found.
+Where they are not, as with a body that has a line break, the frames end, and the transport reads the next one by its
+sizes. A frame is a plain tuple, as the expression returns it: an object per frame would take longer than parsing it.
 
-The expression only proposes. A frame counts if the sizes on its line are those of the header and the body that were
-found. Where they are not, as with a body that has a line break, the frames end, and the transport reads the next one by
-its sizes.
-
-A frame is a plain tuple, as the expression returns it: an object per frame would take longer than parsing it.
-
-The login at a NATS server: the server sends a nonce, and the private key that signs it never leaves this process.
-
-Files are read again for every connection, so that renewed credentials are used without a restart. No error contains a
-seed, a token or a file's contents.
+`sign` makes the login: the server sends a nonce, and the private key that signs it never leaves this process. Files are
+read again for every connection, so that renewed credentials are used without a restart. No error contains a seed, a
+token or a file's contents.
 """
 
 from __future__ import annotations
@@ -43,13 +39,6 @@ from wrasse.errors import ConfigError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-_SEED, _USER = 18 << 3, 20 << 3  # the first five bits of an encoded key: S, U
-_SEED_BYTES, _CHECK_BYTES = 32, 2
-_BLOCK = r"-{3,}BEGIN %s-{3,}\s*(\S+)\s*-{3,}END %s-{3,}"
-_JWT = re.compile(_BLOCK % (("NATS USER JWT",) * 2))
-_NKEY = re.compile(_BLOCK % (("USER NKEY SEED",) * 2))
-_FILE_BYTES_MAX = 1 << 20
-CREDS, NKEY = "the file of nats.creds", "the file of nats.nkey"  # their names in errors: a path may be a secret
 # The start of the line; the number of the subscription; the sequence; the rest of the reply subject (number at the
 # consumer, nanoseconds, how many are pending); sizes; header; the milliseconds in it if wrasse wrote it; body.
 Frame = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
@@ -63,6 +52,7 @@ _FRAME = re.compile(
 )
 _COUNT_DIGITS_MAX = 20
 _BETWEEN = len(b". \r\n\r\n")
+
 # Receives the messages of a subscription: subject, reply, header and payload, raw.
 MessageHandler = Callable[[bytes, bytes, bytes, bytes], None]
 # Receives messages of a consumer, all consecutive ones of one subscription at once.
@@ -87,138 +77,13 @@ _DIGITS_MAX = 9  # of a size
 _WORDS_MAX = 200  # characters of a server's message in an error
 _WRITE_HIGH = 1 << 20
 
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """The fields of CONNECT that identify the user; empty ones are left out."""
-
-    user: str = ""
-    password: str = field(default="", repr=False)
-    auth_token: str = field(default="", repr=False)
-    nkey: str = ""
-    jwt: str = field(default="", repr=False)
-    sig: str = field(default="", repr=False)
-
-    def fields(self) -> dict[str, str]:
-        """The fields by their names in CONNECT."""
-        named = {
-            "user": self.user,
-            "pass": self.password,
-            "auth_token": self.auth_token,
-            "nkey": self.nkey,
-            "jwt": self.jwt,
-            "sig": self.sig,
-        }
-        return {name: text for name, text in named.items() if text}
-
-
-def sign(options: NatsOptions, nonce: str) -> Login:
-    """The login for one connection; `nonce` is from the server's INFO, empty if it sent none."""
-    if options.creds:
-        jwt, seed = _creds(options.creds)
-        return Login(jwt=jwt, sig=_signed(seed, nonce, CREDS))
-    if options.nkey:
-        seed = _seed_in(_read(options.nkey, NKEY), NKEY)
-        return Login(nkey=public_key(seed, NKEY), sig=_signed(seed, nonce, NKEY))
-    return Login(user=options.username, password=options.password, auth_token=options.token)
-
-
-def public_key(seed: str, where: str = "the seed") -> str:
-    """The public key of a user's seed, as servers name users: `U…`."""
-    key = _private(seed, where).public_key().public_bytes_raw()
-    return encoded(bytes([_USER]) + key)
-
-
-def encoded(key: bytes) -> str:
-    """A key with its prefix and checksum, in the base32 text of NATS."""
-    check = binascii.crc_hqx(key, 0).to_bytes(_CHECK_BYTES, "little")
-    return base64.b32encode(key + check).decode().rstrip("=")
-
-
-def _signed(seed: str, nonce: str, where: str) -> str:
-    if not nonce:
-        return ""  # a server without a nonce accepts any user, or refuses the login itself
-    return base64.urlsafe_b64encode(_private(seed, where).sign(nonce.encode())).decode().rstrip("=")
-
-
-def _private(seed: str, where: str) -> Ed25519PrivateKey:
-    try:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    except ModuleNotFoundError as missing:
-        raise ConfigError(
-            f"signing in to NATS with a key needs the package {missing.name}", do="pip install 'wrasse[nats]'"
-        ) from missing
-    return Ed25519PrivateKey.from_private_bytes(_raw(seed, where))
-
-
-def _raw(seed: str, where: str) -> bytes:
-    """The 32 bytes of a user's seed."""
-    try:
-        raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
-    except ValueError:
-        raw = b""
-    whole = len(raw) == 2 + _SEED_BYTES + _CHECK_BYTES
-    if not whole or binascii.crc_hqx(raw[:-_CHECK_BYTES], 0).to_bytes(_CHECK_BYTES, "little") != raw[-_CHECK_BYTES:]:
-        raise ConfigError(f"{where} has no seed of a NATS key", do="use the file that nsc or nk made for this user")
-    if raw[0] & 0xF8 != _SEED or ((raw[0] & 7) << 5 | raw[1] >> 3) != _USER:
-        raise ConfigError(f"{where} has the seed of a key that is not a user's", do="use a user's: it begins with SU")
-    return raw[2 : 2 + _SEED_BYTES]
-
-
-def _creds(path: str) -> tuple[str, str]:
-    text = _read(path, CREDS)
-    jwt = _JWT.search(text)
-    if jwt is None:
-        raise ConfigError(f"{CREDS} has no JWT of a NATS user", do="use the .creds file that nsc made for this user")
-    return jwt[1], _seed_in(text, CREDS)
-
-
-def _seed_in(text: str, where: str) -> str:
-    block = _NKEY.search(text)
-    if block is not None:
-        return block[1]
-    bare = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    if len(bare) == 1 and bare[0].startswith("S"):
-        return bare[0]
-    raise ConfigError(f"{where} has no seed of a NATS key", do="use the file that nsc or nk made for this user")
-
-
-def _read(path: str, where: str) -> str:
-    try:
-        with Path(path).expanduser().open("rb") as file:
-            return file.read(_FILE_BYTES_MAX).decode("ascii", "replace")
-    except OSError as error:
-        what = f"{where} cannot be read: {error.strerror}"
-        raise ConfigError(what, do="check its path and its permissions") from error
-
-
-def frames_in(data: bytes, at: int, known: Container[bytes]) -> tuple[list[Frame], int]:
-    """The complete frames of these subscriptions in the data from `at` on, and where they end."""
-    found: list[Frame] = _FRAME.findall(data, at)
-    for place, (begin, number, seq, rest, sizes, header, _, body) in enumerate(found):
-        size = len(header)
-        total = size + len(body)
-        if sizes != (b"%d %d" % (size, total) if size else b"%d" % total) or number not in known:
-            del found[place:]
-            break
-        at += len(begin) + len(seq) + len(rest) + len(sizes) + total + _BETWEEN
-    return found, at
-
-
-def frame_of(reply: bytes, header: bytes, body: bytes) -> Frame:
-    """A message that was read by its sizes. Its reply subject names stream, consumer and a count, and before them, if
-    it came from a domain, that and an account."""
-    words = reply.split(b".")
-    seq, *rest = numbers = words[5:9] if len(words) == 9 else words[7:11]
-    if len(numbers) != 4 or not b"".join(numbers).isdigit() or max(map(len, numbers)) > _COUNT_DIGITS_MAX:
-        raise ValueError("a reply subject that is not a consumer's")
-    return b"", b"", seq, b".".join(rest), b"", header, b"", body
-
-
-def place_of(frame: Frame) -> tuple[int, int]:
-    """Its number at the consumer, which has no gaps, and how many are pending there after it."""
-    number, _, pending = frame[3].split(b".")
-    return int(number), int(pending)
+_SEED, _USER = 18 << 3, 20 << 3  # the first five bits of an encoded key: S, U
+_SEED_BYTES, _CHECK_BYTES = 32, 2
+_BLOCK = r"-{3,}BEGIN %s-{3,}\s*(\S+)\s*-{3,}END %s-{3,}"
+_JWT = re.compile(_BLOCK % (("NATS USER JWT",) * 2))
+_NKEY = re.compile(_BLOCK % (("USER NKEY SEED",) * 2))
+_FILE_BYTES_MAX = 1 << 20
+CREDS, NKEY = "the file of nats.creds", "the file of nats.nkey"  # their names in errors: a path may be a secret
 
 
 class ProtocolError(ValueError):
@@ -566,3 +431,136 @@ async def _log_in(wire: NatsTransport, info: ServerInfo, options: NatsOptions, *
     }
     wire.send(b"CONNECT " + json.dumps(told, separators=(",", ":")).encode() + b"\r\n")
     await wire.ping()
+
+
+def frames_in(data: bytes, at: int, known: Container[bytes]) -> tuple[list[Frame], int]:
+    """The complete frames of these subscriptions in the data from `at` on, and where they end."""
+    found: list[Frame] = _FRAME.findall(data, at)
+    for place, (begin, number, seq, rest, sizes, header, _, body) in enumerate(found):
+        size = len(header)
+        total = size + len(body)
+        if sizes != (b"%d %d" % (size, total) if size else b"%d" % total) or number not in known:
+            del found[place:]
+            break
+        at += len(begin) + len(seq) + len(rest) + len(sizes) + total + _BETWEEN
+    return found, at
+
+
+def frame_of(reply: bytes, header: bytes, body: bytes) -> Frame:
+    """A message that was read by its sizes. Its reply subject names stream, consumer and a count, and before them, if
+    it came from a domain, that and an account."""
+    words = reply.split(b".")
+    seq, *rest = numbers = words[5:9] if len(words) == 9 else words[7:11]
+    if len(numbers) != 4 or not b"".join(numbers).isdigit() or max(map(len, numbers)) > _COUNT_DIGITS_MAX:
+        raise ValueError("a reply subject that is not a consumer's")
+    return b"", b"", seq, b".".join(rest), b"", header, b"", body
+
+
+def place_of(frame: Frame) -> tuple[int, int]:
+    """Its number at the consumer, which has no gaps, and how many are pending there after it."""
+    number, _, pending = frame[3].split(b".")
+    return int(number), int(pending)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The fields of CONNECT that identify the user; empty ones are left out."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    auth_token: str = field(default="", repr=False)
+    nkey: str = ""
+    jwt: str = field(default="", repr=False)
+    sig: str = field(default="", repr=False)
+
+    def fields(self) -> dict[str, str]:
+        """The fields by their names in CONNECT."""
+        named = {
+            "user": self.user,
+            "pass": self.password,
+            "auth_token": self.auth_token,
+            "nkey": self.nkey,
+            "jwt": self.jwt,
+            "sig": self.sig,
+        }
+        return {name: text for name, text in named.items() if text}
+
+
+def sign(options: NatsOptions, nonce: str) -> Login:
+    """The login for one connection; `nonce` is from the server's INFO, empty if it sent none."""
+    if options.creds:
+        jwt, seed = _creds(options.creds)
+        return Login(jwt=jwt, sig=_signed(seed, nonce, CREDS))
+    if options.nkey:
+        seed = _seed_in(_read(options.nkey, NKEY), NKEY)
+        return Login(nkey=public_key(seed, NKEY), sig=_signed(seed, nonce, NKEY))
+    return Login(user=options.username, password=options.password, auth_token=options.token)
+
+
+def public_key(seed: str, where: str = "the seed") -> str:
+    """The public key of a user's seed, as servers name users: `U…`."""
+    key = _private(seed, where).public_key().public_bytes_raw()
+    return encoded(bytes([_USER]) + key)
+
+
+def encoded(key: bytes) -> str:
+    """A key with its prefix and checksum, in the base32 text of NATS."""
+    check = binascii.crc_hqx(key, 0).to_bytes(_CHECK_BYTES, "little")
+    return base64.b32encode(key + check).decode().rstrip("=")
+
+
+def _signed(seed: str, nonce: str, where: str) -> str:
+    if not nonce:
+        return ""  # a server without a nonce accepts any user, or refuses the login itself
+    return base64.urlsafe_b64encode(_private(seed, where).sign(nonce.encode())).decode().rstrip("=")
+
+
+def _private(seed: str, where: str) -> Ed25519PrivateKey:
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ModuleNotFoundError as missing:
+        raise ConfigError(
+            f"signing in to NATS with a key needs the package {missing.name}", do="pip install 'wrasse[nats]'"
+        ) from missing
+    return Ed25519PrivateKey.from_private_bytes(_raw(seed, where))
+
+
+def _raw(seed: str, where: str) -> bytes:
+    """The 32 bytes of a user's seed."""
+    try:
+        raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
+    except ValueError:
+        raw = b""
+    whole = len(raw) == 2 + _SEED_BYTES + _CHECK_BYTES
+    if not whole or binascii.crc_hqx(raw[:-_CHECK_BYTES], 0).to_bytes(_CHECK_BYTES, "little") != raw[-_CHECK_BYTES:]:
+        raise ConfigError(f"{where} has no seed of a NATS key", do="use the file that nsc or nk made for this user")
+    if raw[0] & 0xF8 != _SEED or ((raw[0] & 7) << 5 | raw[1] >> 3) != _USER:
+        raise ConfigError(f"{where} has the seed of a key that is not a user's", do="use a user's: it begins with SU")
+    return raw[2 : 2 + _SEED_BYTES]
+
+
+def _creds(path: str) -> tuple[str, str]:
+    text = _read(path, CREDS)
+    jwt = _JWT.search(text)
+    if jwt is None:
+        raise ConfigError(f"{CREDS} has no JWT of a NATS user", do="use the .creds file that nsc made for this user")
+    return jwt[1], _seed_in(text, CREDS)
+
+
+def _seed_in(text: str, where: str) -> str:
+    block = _NKEY.search(text)
+    if block is not None:
+        return block[1]
+    bare = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if len(bare) == 1 and bare[0].startswith("S"):
+        return bare[0]
+    raise ConfigError(f"{where} has no seed of a NATS key", do="use the file that nsc or nk made for this user")
+
+
+def _read(path: str, where: str) -> str:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return file.read(_FILE_BYTES_MAX).decode("ascii", "replace")
+    except OSError as error:
+        what = f"{where} cannot be read: {error.strerror}"
+        raise ConfigError(what, do="check its path and its permissions") from error

@@ -78,7 +78,7 @@ async def page(
     limit = check_limit(limit, "jobs", PAGE_MAX)
     now = await read_now(client)
     if state is JobState.READY:
-        listed = _ready(client, keys, where, after, limit, newest=newest, now=now)
+        listed = _ReadyListing(client, keys, where, limit, newest, now).after(after)
     else:
         listed = _indexed(client, keys, state, _span(where, newest=newest), after, limit)
     return await _cut(listed, where, limit, now)
@@ -131,52 +131,56 @@ async def _indexed(
             yield listed
 
 
-async def _ready(
-    client: RedisClient, keys: RedisKeys, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
-) -> AsyncIterator[_ListedJob]:
-    queues = await usable_queues(client, keys) if where.queue is None else [where.queue]
-    parts = [(kind, queue) for kind in (_SERVED, _DELAYED) for queue in queues]
-    if where.scheduled:
-        parts = [part for part in parts if part[0] == _DELAYED]
-    if newest:
-        parts.reverse()
-    if not parts:
-        return
-    kind, queue, rest = (*parts[0], "") if after is None else _read_ready(after)
-    if (kind, queue) not in parts:
-        raise other_listing(after)
-    for part in parts[parts.index((kind, queue)) :]:
-        cursor = rest if part == (kind, queue) else ""
-        listed = _served if part[0] == _SERVED else _scheduled
-        async for each in listed(client, keys, part[1], cursor, limit, newest, where, now):
-            yield each
+@dataclass(frozen=True, slots=True)
+class _ReadyListing:
+    """A request for ready jobs."""
 
+    client: RedisClient
+    keys: RedisKeys
+    where: JobFilter
+    limit: int
+    newest: bool
+    now: int
 
-async def _served(
-    client: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
-) -> AsyncIterator[_ListedJob]:
-    behind = None
-    if cursor:
-        index, last, next = cursor.split(":")
-        if not index.isdecimal() or len(index) > 18:  # more digits than LRANGE allows
-            raise no_cursor(cursor)
-        behind = ListPosition(int(index), last, next)
-    chunk = min(limit + 1, SLICE_MAX)
-    async for entry in ServedList(client, keys.queue(queue).list, newest=newest).entries(behind, chunk):
-        info = waiting_info(WaitingJob(queue, entry.raw), decode(entry.raw), now)
-        yield _ListedJob(info, f"{_SERVED}:{entry.mark}:{queue}")
+    async def after(self, cursor: str | None) -> AsyncIterator[_ListedJob]:
+        """The jobs after the cursor: all lists, then all delayed sets."""
+        queues = await usable_queues(self.client, self.keys) if self.where.queue is None else [self.where.queue]
+        parts = [(kind, queue) for kind in (_SERVED, _DELAYED) for queue in queues]
+        if self.where.scheduled:
+            parts = [part for part in parts if part[0] == _DELAYED]
+        if self.newest:
+            parts.reverse()
+        if not parts:
+            return
+        kind, queue, rest = (*parts[0], "") if cursor is None else _read_ready(cursor)
+        if (kind, queue) not in parts:
+            raise other_listing(cursor)
+        for part in parts[parts.index((kind, queue)) :]:
+            listed = self._served if part[0] == _SERVED else self._scheduled
+            async for each in listed(part[1], rest if part == (kind, queue) else ""):
+                yield each
 
+    async def _served(self, queue: str, cursor: str) -> AsyncIterator[_ListedJob]:
+        behind = None
+        if cursor:
+            index, last, next = cursor.split(":")
+            if not index.isdecimal() or len(index) > 18:  # more digits than LRANGE allows
+                raise no_cursor(cursor)
+            behind = ListPosition(int(index), last, next)
+        served = ServedList(self.client, self.keys.queue(queue).list, newest=self.newest)
+        async for entry in served.entries(behind, min(self.limit + 1, SLICE_MAX)):
+            info = waiting_info(WaitingJob(queue, entry.raw), decode(entry.raw), self.now)
+            yield _ListedJob(info, f"{_SERVED}:{entry.mark}:{queue}")
 
-async def _scheduled(
-    client: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
-) -> AsyncIterator[_ListedJob]:
-    behind = _behind_delayed(cursor) if cursor else None
-    span = {None: ScoreRange(), True: ScoreRange(low=f"({now}"), False: ScoreRange(high=f"{now}")}[where.scheduled]
-    key = keys.queue(queue).delayed
-    async for found in slices(client, key, None, replace(span, newest=newest), behind, min(limit + 1, SLICE_MAX)):
-        waiting = WaitingJob(queue, found.member, found.score)
-        info = waiting_info(waiting, decode(waiting.bytes), now)
-        yield _ListedJob(info, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")
+    async def _scheduled(self, queue: str, cursor: str) -> AsyncIterator[_ListedJob]:
+        behind, now = _behind_delayed(cursor) if cursor else None, self.now
+        spans = {None: ScoreRange(), True: ScoreRange(low=f"({now}"), False: ScoreRange(high=f"{now}")}
+        span = replace(spans[self.where.scheduled], newest=self.newest)
+        key, chunk = self.keys.queue(queue).delayed, min(self.limit + 1, SLICE_MAX)
+        async for found in slices(self.client, key, None, span, behind, chunk):
+            waiting = WaitingJob(queue, found.member, found.score)
+            info = waiting_info(waiting, decode(waiting.bytes), now)
+            yield _ListedJob(info, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")
 
 
 def _delayed_name(member: bytes) -> str:

@@ -23,8 +23,6 @@ from wrasse.backends.sqlite.rows import (
     Fact,
     Invalid,
     decode_facts,
-    decode_numbers,
-    decode_texts,
     flaw_of,
     span,
 )
@@ -35,6 +33,8 @@ from wrasse.backends.sqlite.write_transaction import (
     RUNNING,
     SCHEDULED,
     WriteTransaction,
+    decode_numbers,
+    decode_texts,
     numbers,
     texts,
     write_rows,

@@ -1,9 +1,7 @@
 """Claiming jobs: in one transaction ready jobs become running, with a token, a nonce and a deadline. For the writer.
 
-The rows are returned as text and decoded to jobs after the commit (see `given`), by the caller: other processes wait
-for us only while SQLite works.
-
-Decoding the rows of a grant to jobs is the hottest loop outside SQLite.
+The rows are returned as text and decoded to jobs after the commit, by `decode_claim`: other processes wait
+for us only while SQLite works. Decoding them is the hottest loop outside SQLite.
 """
 
 from __future__ import annotations
@@ -24,11 +22,10 @@ from wrasse.backends.sqlite.rows import (
     Invalid,
     decode_bodies,
     decode_extras,
-    decode_numbers,
     long_payloads,
     span,
 )
-from wrasse.backends.sqlite.write_transaction import READY, RUNNING, WriteTransaction, numbers
+from wrasse.backends.sqlite.write_transaction import READY, RUNNING, WriteTransaction, decode_numbers, numbers
 from wrasse.bounded import DURATION_MAX, UNREADABLE, why
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import NOTHING, Claimed, Job, Rate
@@ -50,7 +47,7 @@ def claims_left(tx: WriteTransaction, queue: str, rates: Sequence[Rate], now: in
     return min(left, default=None)
 
 
-def took(tx: WriteTransaction, queue: str, count: int, rates: Sequence[Rate], now: int) -> None:
+def note_claims(tx: WriteTransaction, queue: str, count: int, rates: Sequence[Rate], now: int) -> None:
     """Notes that `count` jobs were claimed, and deletes expired notes."""
     longest = max(span(rate.per) for rate in rates if rate.queue == queue)
     tx.db.execute(_FORGET, (queue, now - longest))
@@ -65,10 +62,10 @@ def next_at(db: apsw.Connection, queues: Sequence[str], rates: Sequence[Rate], n
 
 def _free_at(db: apsw.Connection, rate: Rate, now: int) -> int | None:
     """When the claim that fills the limit leaves the window; None if it is not full."""
-    taken = 0
+    claimed = 0
     for at, n in db.execute(_TIMES, (rate.queue, now - span(rate.per))):
-        taken += n
-        if taken >= rate.limit:
+        claimed += n
+        if claimed >= rate.limit:
             return int(at) + span(rate.per)
     return None
 
@@ -152,7 +149,7 @@ def claim(tx: WriteTransaction, want: ClaimOptions) -> ClaimedRows | int:
         if count:
             tx.moved(queue, READY, RUNNING, count)
             if allowed is not None:
-                took(tx, queue, count, want.rates, now)
+                note_claims(tx, queue, count, want.rates, now)
         if rows.full or len(rows.seqs) == want.limit:
             break
     if not rows.seqs:
@@ -233,7 +230,7 @@ _others = [(next(setters(Job, field.name)), field.default) for field in fields(J
 _unique, _window, _keep, _group, _minted = setters(Job, "unique", "window", "keep", "group", "minted")
 
 
-def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
+def decode_claim(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
     """The answer for the port, and the rows of the grant that are invalid."""
     if isinstance(granted, int):
         return Claimed((), from_micros(granted)), []

@@ -4,45 +4,38 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import count, repeat
 
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, Extras, decode_numbers, decode_texts, span
-from wrasse.backends.sqlite.write_transaction import READY, SCHEDULED, WriteTransaction, texts, write_rows
+from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, Extras, span
+from wrasse.backends.sqlite.write_transaction import (
+    READY,
+    SCHEDULED,
+    WriteTransaction,
+    decode_numbers,
+    decode_texts,
+    texts,
+    write_rows,
+)
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import BATCH_MAX, Job
 
-_FORGOTTEN = 2  # expired names that are looked for at every new one
+_NAMES_FORGOTTEN = 2  # expired names that are looked for at every new one
 # With an end, the time decides; without one, whether the job is finished.
 _COUNTS = """
     CASE WHEN until IS NULL THEN EXISTS (SELECT 1 FROM jobs WHERE jobs.id = uniques.id AND state < 3)
       ELSE until > ?1 END
 """
-_IN_THE_WAY = f"SELECT id FROM uniques WHERE name = ?2 AND {_COUNTS}"
-_OLDEST = f"SELECT n, {_COUNTS} FROM uniques ORDER BY n LIMIT {_FORGOTTEN}"
+_NAME_IN_USE = f"SELECT id FROM uniques WHERE name = ?2 AND {_COUNTS}"
+_OLDEST_NAMES = f"SELECT n, {_COUNTS} FROM uniques ORDER BY n LIMIT {_NAMES_FORGOTTEN}"
 _TO_THE_END = "UPDATE uniques SET n = (SELECT max(n) + 1 FROM uniques) WHERE n = ?"
-_TAKE_NAME = """
+_ASSIGN_NAME = """
     INSERT INTO uniques (name, id, until) VALUES (?, ?, ?)
     ON CONFLICT (name) DO UPDATE SET id = excluded.id, until = excluded.until
 """
-
-
-def _in_the_way(tx: WriteTransaction, name: str, now: int) -> str | None:
-    """The id of the job that has this name, if it still counts."""
-    found = tx.db.execute(_IN_THE_WAY, (now, name)).get
-    return None if found is None else str(found)
-
-
-def _take_name(tx: WriteTransaction, job: Job, now: int) -> None:
-    """Gives its name to a job that was just enqueued, and drops some expired names."""
-    for n, counts in list(tx.db.execute(_OLDEST, (now,))):
-        tx.db.execute(_TO_THE_END if counts else "DELETE FROM uniques WHERE n = ?", (n,))
-    tx.db.execute(_TAKE_NAME, (job.unique, job.id, now + span(job.window) if job.window else None))
-
-
 # Most jobs are ready at once and have only defaults: half of their columns are constants in SQL.
 _INSERT_PLAIN = """
     INSERT INTO jobs (seq, id, state, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
@@ -53,13 +46,13 @@ _INSERT = """
       not_before, delay, headers, payload, extras, keep, member)
 """
 _UNLESS_KNOWN = "ON CONFLICT (id) DO NOTHING"
-_KEPT = "SELECT json_group_array(id) FROM ids WHERE id IN carray(?) AND forget_at > ?"
+_KEPT_IDS = "SELECT json_group_array(id) FROM ids WHERE id IN carray(?) AND forget_at > ?"
 _IS_KNOWN = """
     SELECT EXISTS (SELECT 1 FROM jobs WHERE id = ?) OR EXISTS (SELECT 1 FROM ids WHERE id = ? AND forget_at > ?)
 """
-_STORED = "SELECT json_group_array(seq) FROM jobs WHERE seq >= ? AND seq < ?"
+_SELECT_STORED = "SELECT json_group_array(seq) FROM jobs WHERE seq >= ? AND seq < ?"
 _encode_extras = msgspec.json.Encoder().encode
-_DUE = "SELECT seq, CAST(queue AS BLOB) FROM jobs WHERE state = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
+_DUE_JOBS = "SELECT seq, CAST(queue AS BLOB) FROM jobs WHERE state = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
 
 
 def enqueue(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
@@ -69,24 +62,27 @@ def enqueue(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> Sequence[boo
         return []
     promote(tx, now)
     if any(job.unique for job in jobs):
-        return [_put_unique(tx, job, now) for job in jobs]
-    return _put_all(tx, jobs, now)
+        return [_enqueue_unique(tx, job, now) for job in jobs]
+    return _enqueue_all(tx, jobs, now)
 
 
-def _put_unique(tx: WriteTransaction, job: Job, now: int) -> bool | str:
-    """One at a time: each may conflict with the next. A known id is reported before a used name."""
-    other = _in_the_way(tx, job.unique, now) if job.unique else None
+def _enqueue_unique(tx: WriteTransaction, job: Job, now: int) -> bool | str:
+    """One at a time: each may conflict with the next. A known id is reported before a used name. Each new name drops
+    some expired ones."""
+    other = tx.db.execute(_NAME_IN_USE, (now, job.unique)).get if job.unique else None
     if other is not None:
         known = tx.db.execute(_IS_KNOWN, (job.id, job.id, now)).get
-        return False if known else other
-    (new,) = _put_all(tx, [job], now)
+        return False if known else str(other)
+    (new,) = _enqueue_all(tx, [job], now)
     if new and job.unique:
-        _take_name(tx, job, now)
+        for n, counts in list(tx.db.execute(_OLDEST_NAMES, (now,))):
+            tx.db.execute(_TO_THE_END if counts else "DELETE FROM uniques WHERE n = ?", (n,))
+        tx.db.execute(_ASSIGN_NAME, (job.unique, job.id, now + span(job.window) if job.window else None))
     return new
 
 
-def _put_all(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> list[bool]:
-    kept = set(decode_texts(tx.db.execute(_KEPT, (texts([job.id for job in jobs]), now)).get))
+def _enqueue_all(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> list[bool]:
+    kept = set(decode_texts(tx.db.execute(_KEPT_IDS, (texts([job.id for job in jobs]), now)).get))
     fresh = [job for job in jobs if job.id not in kept] if kept else jobs
     first = tx.draw(len(fresh))
     stored = _insert(tx, fresh, first, now)
@@ -103,7 +99,7 @@ def promote(tx: WriteTransaction, now: int) -> bool:
     if due is None or due > now:
         return False
     rows: list[tuple[int, bytes]]
-    while rows := list(tx.db.execute(_DUE, (now, BATCH_MAX))):
+    while rows := list(tx.db.execute(_DUE_JOBS, (now, BATCH_MAX))):
         turns = [(seq, rank) for rank, (seq, _) in enumerate(rows, tx.draw(len(rows)))]
         write_rows(
             tx.db,
@@ -128,11 +124,13 @@ def _insert(tx: WriteTransaction, jobs: Sequence[Job], first: int, now: int) -> 
         write_rows(tx.db, _INSERT_PLAIN, plain, f") WHERE true {_UNLESS_KNOWN}", start=(now, now))
     stored: Collection[int] = range(first, first + len(jobs))
     if tx.db.total_changes() - before < len(jobs):
-        stored = set(decode_numbers(tx.db.execute(_STORED, (first, first + len(jobs))).get))
+        stored = set(decode_numbers(tx.db.execute(_SELECT_STORED, (first, first + len(jobs))).get))
         jobs = [job for seq, job in enumerate(jobs, first) if seq in stored]
     delayed: list[Job] = []
     if special:
-        _store_apart(tx, zip(sorted(stored), jobs, strict=True))
+        for seq, job in zip(sorted(stored), jobs, strict=True):
+            if len(job.payload) > INLINE_BYTES_MAX:
+                tx.db.execute("INSERT INTO payloads VALUES (?, ?)", (seq, job.payload))
         delayed = [job for job in jobs if _due(job, now) > now]
     queues = Counter([job.queue for job in jobs])
     if delayed:
@@ -143,12 +141,6 @@ def _insert(tx: WriteTransaction, jobs: Sequence[Job], first: int, now: int) -> 
     for queue, many in (+queues).items():
         tx.moved(queue, None, READY, many)
     return stored
-
-
-def _store_apart(tx: WriteTransaction, jobs: Iterable[tuple[int, Job]]) -> None:
-    for seq, job in jobs:
-        if len(job.payload) > INLINE_BYTES_MAX:
-            tx.db.execute("INSERT INTO payloads VALUES (?, ?)", (seq, job.payload))
 
 
 def _is_plain(job: Job) -> bool:

@@ -60,6 +60,24 @@ _ORDERS = {READY: "rank", SCHEDULED: "ready_at", RUNNING: "deadline", DONE: _GOE
 _STATES = {code: f"state = {code}" if code < DONE else f"state >= 3 AND state = {code}" for code in _NAMES}
 _STATES[_INVALID] = NOWHERE
 _position = attrgetter("order", "seq")
+_SELECT_JOB = f"""
+    SELECT CAST(json_array({state_columns("seq")}) AS BLOB), CAST(json_array({BODY}) AS BLOB), result,
+      CAST(progress AS BLOB)
+    FROM jobs WHERE id = ?
+"""
+_decode_progress = msgspec.json.Decoder(tuple[float, str, int]).decode
+_HISTORY = """
+    SELECT number, CAST(worker AS BLOB), claimed_at, ended_at, CAST(reason AS BLOB), CAST(error AS BLOB) FROM attempts
+    WHERE seq = ? ORDER BY number
+"""
+_NOWHERE = f"SELECT CAST(queue AS BLOB) FROM jobs WHERE {NOWHERE}"
+# Ranks below zero are served next, the newest of them first; the others wait in order of arrival.
+_OLDEST_READY = """
+    SELECT CAST(queue AS BLOB),
+      (SELECT ready_at FROM jobs WHERE state = 0 AND queue = counts.queue AND rank < 0 ORDER BY rank DESC LIMIT 1),
+      (SELECT ready_at FROM jobs WHERE state = 0 AND queue = counts.queue AND rank >= 0 ORDER BY rank LIMIT 1)
+    FROM counts WHERE state = 0 AND n > 0
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,29 +219,9 @@ def _cut(rows: Sequence[StateRow], limit: int, now: int) -> Page[JobInfo]:
     return Page.cut(found, limit, from_micros(now))
 
 
-_ONE = f"""
-    SELECT CAST(json_array({state_columns("seq")}) AS BLOB), CAST(json_array({BODY}) AS BLOB), result,
-      CAST(progress AS BLOB)
-    FROM jobs WHERE id = ?
-"""
-_decode_progress = msgspec.json.Decoder(tuple[float, str, int]).decode
-_HISTORY = """
-    SELECT number, CAST(worker AS BLOB), claimed_at, ended_at, CAST(reason AS BLOB), CAST(error AS BLOB) FROM attempts
-    WHERE seq = ? ORDER BY number
-"""
-_NOWHERE = f"SELECT CAST(queue AS BLOB) FROM jobs WHERE {NOWHERE}"
-# Ranks below zero are served next, the newest of them first; the others wait in order of arrival.
-_OLDEST = """
-    SELECT CAST(queue AS BLOB),
-      (SELECT ready_at FROM jobs WHERE state = 0 AND queue = counts.queue AND rank < 0 ORDER BY rank DESC LIMIT 1),
-      (SELECT ready_at FROM jobs WHERE state = 0 AND queue = counts.queue AND rank >= 0 ORDER BY rank LIMIT 1)
-    FROM counts WHERE state = 0 AND n > 0
-"""
-
-
 def record(db: apsw.Connection, id: str, now: int) -> JobRecord | None:
     """One job, whole."""
-    found = db.execute(_ONE, (id,)).get
+    found = db.execute(_SELECT_JOB, (id,)).get
     if found is None:
         return None
     (row,), (bodies, invalid) = decode_states(found[0]), decode_bodies(found[1])
@@ -270,7 +268,7 @@ def counts(db: apsw.Connection, now: int) -> Counts:
         numbers[text(queue)][DEAD] = numbers[text(queue)].get(DEAD, 0) + 1
     oldest = {
         text(queue): min((at for at in (front, back) if at is not None), default=None)
-        for queue, front, back in db.execute(_OLDEST)
+        for queue, front, back in db.execute(_OLDEST_READY)
     }
     queues = tuple(
         QueueCount(

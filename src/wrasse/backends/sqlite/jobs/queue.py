@@ -18,7 +18,7 @@ import msgspec
 
 from wrasse.backends.sqlite.connection import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.jobs import changes, claim, enqueue, job_listing
-from wrasse.backends.sqlite.jobs.claim import ClaimOptions, Grant, given
+from wrasse.backends.sqlite.jobs.claim import ClaimOptions, Grant, decode_claim
 from wrasse.backends.sqlite.rows import Invalid, flaw_of, span
 from wrasse.backends.sqlite.wakeups import SqliteWakeups
 from wrasse.backends.sqlite.write_transaction import DEAD, NOWHERE, WriteTransaction, text
@@ -227,7 +227,7 @@ class SqliteJobs:
         answer = self._writer.ask(partial(claim.claim, want=want), want.limit, want.known)
         try:
             granted = await asyncio.shield(answer)
-            claimed, invalid = given(granted)
+            claimed, invalid = decode_claim(granted)
             if invalid and isinstance(granted, claim.ClaimedRows):
                 await self._dead_letter(granted.grant, invalid, None if claimed.jobs else want.known)
             return claimed if claimed.jobs or not invalid else None

@@ -1,4 +1,4 @@
-"""A key of ours that holds another type of value costs what it belongs to. Everything else goes on, no job is lost, and
+"""A key of ours with another type of value stops what it belongs to. Everything else continues, no job is lost, and
 the key is named with what it holds and what it should hold."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def _restore(scene: Scene, key: str) -> None:
 
 
 async def _named(scene: Scene) -> str:
-    damages = await scene.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    damages = await scene.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     return " ".join(name for each in damages if each.kind == "wrong_type" for name in each.names)
 
 

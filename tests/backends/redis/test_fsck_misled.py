@@ -1,4 +1,4 @@
-"""Another program's bytes in the index that leads from an id to its job: the job is found, and fsck mends it."""
+"""Another program's bytes in the index that leads from an id to its job: the job is found, and fsck repairs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that speaks RESP and answers with something else than was asked for: an error of ours, or a value."""
+"""A server that speaks RESP and answers with values that do not fit the command: an error of ours, or a value."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ CALLS: dict[str, Call] = {
     "pulse": lambda redis: redis.health_sample(),
     "examine": lambda redis: redis.examine(),
     "check_streams": lambda redis: redis.check_streams(),
-    "damages.check": lambda redis: redis.damages.check(repair=False, heartbeat_timeout=SECOND),
+    "fsck.check": lambda redis: redis.fsck.check(repair=False, heartbeat_timeout=SECOND),
     "strays.scan": lambda redis: redis.strays.scan(None, 5, heartbeat_timeout=SECOND, dry=False),
     "surveys.survey": lambda redis: redis.surveys.survey("a.*", None, 5),
     "limiter.allow": lambda redis: redis.limiter.allow("k", 1, rate=5, burst=5),

@@ -1,4 +1,4 @@
-"""Listings of what waits on Redis while others push and take, and jobs found by id in long queues."""
+"""Listings of waiting jobs on Redis during pushes and claims, and jobs found by id in long queues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.redis.between import Between
+from backends.redis.interleaved import InterleavedClient
 from backends.redis.peer import GoPeer, go_job
 from conformance.queue_client import HEARTBEAT_TIMEOUT, QueueClient
 from conformance.stores import Store
@@ -84,14 +84,14 @@ async def test_a_listing_shows_nothing_twice_when_only_the_last_it_showed_was_de
 
 async def test_a_cancel_follows_a_job_that_is_taken_meanwhile(hall: Hall) -> None:
     await hall.jobs_client.enqueue("a")
-    between = Between(hall.peer.client, "move", hall.jobs_client.claim_one)
+    between = InterleavedClient(hall.peer.client, "move", hall.jobs_client.claim_one)
     outcomes = await move(between, hall.peer.keys, [Cancel("a")])
     assert (between.happened, outcomes, await hall.jobs_client.state("a")) == (True, (Outcome.DONE,), JobState.DEAD)
 
 
 async def test_a_job_that_is_taken_while_it_is_looked_for_is_found(hall: Hall) -> None:
     await hall.jobs_client.enqueue("a")
-    between = Between(hall.peer.client, "find", hall.jobs_client.claim_one)
+    between = InterleavedClient(hall.peer.client, "find", hall.jobs_client.claim_one)
     found = await record(between, hall.peer.keys, "a")
     assert found is not None
     assert (between.happened, found.info.state) == (True, JobState.RUNNING)
@@ -194,7 +194,7 @@ async def test_jobs_deleted_out_of_the_middle_leave_the_others_in_their_order(ha
 async def test_jobs_that_moved_up_between_look_and_delete_are_deleted_all_the_same(hall: Hall) -> None:
     await hall.jobs_client.enqueue(*"abcdef")
     states = (await hall.page(None, 100)).items
-    between = Between(hall.peer.client, "delete", lambda: hall.jobs_client.claim(limit=2))
+    between = InterleavedClient(hall.peer.client, "delete", lambda: hall.jobs_client.claim(limit=2))
     wanted = [Delete(state.claim, JobState.READY) for state in states[1::2]]
     outcomes = await delete(between, hall.peer.keys, wanted, HEARTBEAT_TIMEOUT)
     assert (between.happened, outcomes) == (True, (Outcome.CONFLICT, Outcome.DONE, Outcome.DONE))

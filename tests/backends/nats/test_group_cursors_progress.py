@@ -1,4 +1,4 @@
-"""How far a group is, for somebody who has only the tools of NATS: these tests look with nats-py."""
+"""The progress of a group as the tools of NATS show it: these tests read it with nats-py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A link on which somebody else is quicker: what is given happens just before the next run of one script."""
+"""A client on which another process is faster: an action happens just before the next run of one script."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.scripts import Script
 
 
-class Between(OwnRedisClient):
-    """The link of an open backend, with something in between."""
+class InterleavedClient(OwnRedisClient):
+    """The client of an open backend, with an action before one script."""
 
     __slots__ = ("_act", "_client", "_script")
 
-    def __init__(self, link: OwnRedisClient, script: str, act: Callable[[], Awaitable[object]]) -> None:
-        super().__init__(link.options)
-        self._client, self._script = link, script
+    def __init__(self, client: OwnRedisClient, script: str, act: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(client.options)
+        self._client, self._script = client, script
         self._act: Callable[[], Awaitable[object]] | None = act
 
     @property

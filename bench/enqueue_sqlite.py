@@ -1,7 +1,7 @@
-"""Bulk put on SQLite with durable settings: against a raw insert of the same rows, a batch to a commit.
+"""Bulk enqueue on SQLite with durable settings: against a raw insert of the same rows, a batch to a commit.
 
-Two producers put batches in turn, so that one batch is checked while another is written; the raw insert has its rows
-ready before the clock starts.
+Two producers enqueue batches in turn, so that one batch is checked while another is written; the raw insert has its
+rows ready before the clock starts.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ def run(quick: bool) -> Result:
     count = 10_000 if quick else 50_000
     ids = [f"01JD{n:022d}" for n in range(count)]
     contestants = {
-        "wrasse put": lambda place: asyncio.run(_put(place, ids)),
+        "wrasse enqueue": lambda place: asyncio.run(_enqueue(place, ids)),
         "raw insert": lambda place: _raw(place, ids),
     }
     taken = take_turns(contestants, rounds=3 if quick else 7)
     rates = {name: count / time for name, time in taken.items()}
-    ratio = rates["wrasse put"] / rates["raw insert"]
+    ratio = rates["wrasse enqueue"] / rates["raw insert"]
     return Result(
-        "put_sqlite",
+        "enqueue_sqlite",
         ABOUT,
         tuple(Rate(name, rate) for name, rate in rates.items()),
-        (Ratio("put to the raw insert", ratio, 0.7),),
+        (Ratio("enqueue to the raw insert", ratio, 0.7),),
     )
 
 
-async def _put(place: Path, ids: list[str]) -> float:
+async def _enqueue(place: Path, ids: list[str]) -> float:
     store = await Sqlite.open(place / "wrasse.db")
     jobs = [Job(id, payload=PAYLOAD) for id in ids]
     firsts = iter(range(0, len(jobs), BATCH_MAX))
 
     async def produce() -> None:
         for first in firsts:
-            await store.jobs.enqueue(jobs[first : first + BATCH_MAX], request=f"put-{first}")
+            await store.jobs.enqueue(jobs[first : first + BATCH_MAX], request=f"enqueue-{first}")
 
     clock = SystemClock()
     gc.collect()
@@ -68,4 +68,4 @@ def _raw(place: Path, ids: list[str]) -> float:
     return time
 
 
-BENCHMARK = Benchmark("put_sqlite", ABOUT, run)
+BENCHMARK = Benchmark("enqueue_sqlite", ABOUT, run)

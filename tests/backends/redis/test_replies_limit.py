@@ -1,4 +1,4 @@
-"""Whatever was accepted is read back although a page of it would not fit into one reply (redis.reply_bytes_max)."""
+"""Everything that was accepted can be read although a page of it exceeds one reply (redis.reply_bytes_max)."""
 
 from __future__ import annotations
 

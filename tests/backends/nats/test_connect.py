@@ -1,4 +1,4 @@
-"""A NATS server as a backend: its pulse, what the doctor says about it, and a cluster that loses its leader."""
+"""A NATS server as a backend: its health sample, the findings of the doctor, and a cluster that loses its leader."""
 
 from __future__ import annotations
 

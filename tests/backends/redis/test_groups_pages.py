@@ -1,4 +1,4 @@
-"""Pages on Redis: many acks in one call, each told what became of it; large pages that travel one after the other."""
+"""Pages of groups on Redis: many acks in one call, each with its outcome; large pages, sent one after the other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """redis-py as the client of the Redis backend: its credential providers, and clients that a program makes itself.
 
-That it serves jobs, records, streams and limits as ours does is said by the conformance suites (`--full`).
+That it serves jobs, records, streams and limits as ours does is tested by the conformance suites (`--full`).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def test_a_credential_provider_logs_in(tmp_path: Any) -> None:
     rules = tmp_path / "users.acl"
     rules.write_text("user default off\nuser worker on >token ~* &* +@all\n")
     with valkey("--aclfile", rules) as server:
-        given = options(server.port, credential_provider="backends.redis.test_py:Secrets")
+        given = options(server.port, credential_provider="backends.redis.test_redis_py:Secrets")
         link = await RedisPyClient.open(RedisOptions.of(given.url()))
         assert await link.ask("ACL", "WHOAMI") == b"worker"
         await link.close()
@@ -105,13 +105,17 @@ async def test_a_credential_provider_logs_in(tmp_path: Any) -> None:
 
 async def test_a_provider_that_fails_is_named_without_its_words(redis_server: Valkey) -> None:
     with pytest.raises(StoreUnavailable) as met:
-        await RedisPyClient.open(options(redis_server.port, credential_provider="backends.redis.test_py:NoSecrets"))
+        await RedisPyClient.open(
+            options(redis_server.port, credential_provider="backends.redis.test_redis_py:NoSecrets")
+        )
     assert "geheim" not in str(met.value)
 
 
 async def test_a_program_brings_its_own_client(redis_server: Valkey) -> None:
     PORT.append(redis_server.port)
-    store = await Redis.open(f"redis://ignored:1/0?client=backends.redis.test_py:own_client&root=t{redis_server.port}")
+    store = await Redis.open(
+        f"redis://ignored:1/0?client=backends.redis.test_redis_py:own_client&root=t{redis_server.port}"
+    )
     assert await store.client.ask("PING") == b"PONG"
     await store.close()
 
@@ -119,9 +123,9 @@ async def test_a_program_brings_its_own_client(redis_server: Valkey) -> None:
 @pytest.mark.parametrize(
     ("client", "why"),
     [
-        ("backends.redis.test_py:modern_client", "RESP3"),
-        ("backends.redis.test_py:no_client", "not a redis.asyncio.Redis"),
-        ("backends.redis.test_py:nothing", "there is none"), ("nowhere_at_all:x", "there is none"),
+        ("backends.redis.test_redis_py:modern_client", "RESP3"),
+        ("backends.redis.test_redis_py:no_client", "not a redis.asyncio.Redis"),
+        ("backends.redis.test_redis_py:nothing", "there is none"), ("nowhere_at_all:x", "there is none"),
     ],
 )  # fmt: skip
 async def test_a_client_that_will_not_do_is_refused(redis_server: Valkey, client: str, why: str) -> None:

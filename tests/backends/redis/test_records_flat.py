@@ -1,4 +1,4 @@
-"""Records that are hashes of their own on Redis: the task hash, shared with programs that know nothing of wrasse."""
+"""Records that are hashes of their own on Redis: the task hash, shared with programs without wrasse."""
 
 from __future__ import annotations
 

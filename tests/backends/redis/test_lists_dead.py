@@ -1,4 +1,4 @@
-"""The dead letter list of Redis, where other programs bury and purge too."""
+"""The dead letter list of Redis, which other programs push to and purge too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.redis.between import Between
+from backends.redis.interleaved import InterleavedClient
 from backends.redis.peer import GoPeer, go_job
 from conformance.queue_client import QueueClient
 from conformance.stores import Store
@@ -144,7 +144,7 @@ async def test_of_equal_letters_each_is_revived_once(grave: Grave) -> None:
 
 async def test_who_compares_after_another_has_adopted_adopts_nothing(grave: Grave) -> None:
     await grave.push(go_job("a"))
-    between = Between(grave.peer.client, "dead_list", grave.store.jobs.counts)
+    between = InterleavedClient(grave.peer.client, "dead_list", grave.store.jobs.counts)
     await compare_dead(between, grave.peer.keys)
     assert (between.happened, await grave.peer.client.ask("ZCARD", grave.peer.keys.dead)) == (True, 1)
 
@@ -152,7 +152,7 @@ async def test_who_compares_after_another_has_adopted_adopts_nothing(grave: Grav
 async def test_what_is_buried_during_a_comparison_stays(grave: Grave) -> None:
     claim = await grave.jobs_client.claimed("ours")
     await grave.push(go_job("theirs"))
-    between = Between(grave.peer.client, "slice", lambda: grave.jobs_client.dead_letter(claim))
+    between = InterleavedClient(grave.peer.client, "slice", lambda: grave.jobs_client.dead_letter(claim))
     await compare_dead(between, grave.peer.keys)
     record = await grave.jobs_client.record("ours")
     assert (between.happened, record.info.claim, sorted(await grave.dead())) == (True, claim, ["ours", "theirs"])
@@ -193,7 +193,7 @@ async def test_many_new_letters_are_adopted_without_a_search_for_each(grave: Gra
 async def test_letters_that_moved_while_they_were_looked_at_are_adopted_all_the_same(grave: Grave) -> None:
     await grave.push(*(go_job(f"j{n}") for n in range(700)))
     link = grave.peer.client
-    moved = Between(link, "dead_list", lambda: link.ask("RPOP", grave.letters))
+    moved = InterleavedClient(link, "dead_list", lambda: link.ask("RPOP", grave.letters))
     await compare_dead(moved, grave.peer.keys)
     assert moved.happened
     indexed = await link.ask("ZCARD", grave.peer.keys.dead)

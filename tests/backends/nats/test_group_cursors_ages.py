@@ -1,4 +1,4 @@
-"""Maximal ages of JetStream: on streams of ours that nobody reads in a group, and gone before anybody does."""
+"""Maximum ages of JetStream: set on streams of ours without a group, and removed before a group reads one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are cut out by the thousand are those that are read one by one by their sizes."""
+"""Messages that are parsed in bulk are the same as those that are read one by one by their sizes."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_a_stream_of_ours_and_others_is_drained_as_it_is_read(stage: Scene
 
 
 async def test_a_page_of_large_messages_is_a_short_one(stage: Scene, monkeypatch) -> None:
-    monkeypatch.setattr(page_reader, "_BYTES_MAX", 250_000)
+    monkeypatch.setattr(page_reader, "_PULL_BYTES_MAX", 250_000)
     flows = await stage.flows(batches=False)
     link = stage.links[-1]
     link.server = msgspec.structs.replace(link.server, max_payload=110_000)

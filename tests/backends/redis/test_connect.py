@@ -1,4 +1,4 @@
-"""What the doctor says about a Redis: what each of its settings costs."""
+"""The findings of the doctor about a Redis: the consequences of its settings."""
 
 from __future__ import annotations
 
