@@ -227,11 +227,11 @@ class FileRules:
         dotted = (each.lower() if each.startswith(".") else f".{each.lower()}" for each in urgent if each)
         return cls(parse_globs(include or ("**",)), parse_globs(exclude), frozenset(dotted))
 
-    def takes(self, relative: str) -> bool:
+    def includes(self, relative: str) -> bool:
         """Whether the file at this path, relative to the directory, is to be enqueued."""
         return self.include.match(relative) and not self.exclude.match(relative)
 
-    def leaves(self, directory: str) -> bool:
+    def excludes_directory(self, directory: str) -> bool:
         """Whether everything below this directory is excluded."""
         return self.exclude.covers(directory)
 

@@ -107,7 +107,7 @@ def walk(scope: Scope, seen: WalkedPaths, below: str = "") -> Generator[FoundFil
                 continue
             relative = level.prefix + entry.name
             if _is_directory(entry):
-                if scope.rules.leaves(relative):
+                if scope.rules.excludes_directory(relative):
                     seen.skipped[Skipped.EXCLUDED] += 1
                 elif not _is_utf8(entry.name):
                     seen.skipped[Skipped.UNNAMEABLE] += 1
@@ -134,7 +134,7 @@ def directories(scope: Scope, below: str = "") -> Iterator[str]:
                 levels.pop().entries.close()
                 continue
             relative = levels[-1].prefix + entry.name
-            if _is_directory(entry) and not scope.rules.leaves(relative) and _is_utf8(entry.name):
+            if _is_directory(entry) and not scope.rules.excludes_directory(relative) and _is_utf8(entry.name):
                 yield relative
                 _descend(levels, entry.path, relative, ignored)
     finally:
@@ -150,7 +150,7 @@ def inspect_file(root: str, relative: str) -> WalkedFile | Skipped:
 def _included(
     scope: Scope, seen: WalkedPaths, path: str, relative: str, real_root: str, *, fresh: bool
 ) -> FoundFile | None:
-    if not scope.rules.takes(relative):
+    if not scope.rules.includes(relative):
         seen.skipped[Skipped.EXCLUDED] += 1
         return None
     found = _stat(path, real_root) if _is_utf8(relative) else Skipped.UNNAMEABLE

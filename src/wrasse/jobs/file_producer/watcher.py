@@ -198,11 +198,11 @@ class DirectoryWatcher:
         for notice in found:
             if notice.directory:
                 below = notice.path
-                if not self._own.rules.leaves(below):
+                if not self._own.rules.excludes_directory(below):
                     if not await self._watch_below(notices, below):
                         return False
                     self._schedule_walk(below, self._own.settle)
-            elif self._own.rules.takes(notice.path):
+            elif self._own.rules.includes(notice.path):
                 found_file = await asyncio.to_thread(inspect_file, self._own.root, notice.path)
                 if isinstance(found_file, Skipped):
                     self._producer.done.seen.skipped[found_file] += 1

@@ -536,7 +536,7 @@ class RecordQueue(ABC, Generic[S]):
         """The job as a claim returns it."""
         return stored.claimed
 
-    def _note_claimed(self, taken: Sequence[S]) -> None:
+    def _note_claimed(self, claimed: Sequence[S]) -> None:
         """Called with the jobs that this process claimed."""
 
     def _was_outdated(self, id: str, seen: S) -> bool:

@@ -178,9 +178,9 @@ class RecordQueueClaims(Claims[JobRecordRead]):
 
     async def claim(self, claim: RecordClaim, wait: timedelta) -> list[JobRecordRead]:
         """Up to the claim's limit, waiting for the first for as long as `wait`."""
-        taken = await self._to_the_end(self._claim_once(claim))
-        if taken or wait <= timedelta(0):
-            return taken
+        claimed = await self._to_the_end(self._claim_once(claim))
+        if claimed or wait <= timedelta(0):
+            return claimed
         pause = POLL_FIRST
         self.waiting += 1
         try:
@@ -190,9 +190,9 @@ class RecordQueueClaims(Claims[JobRecordRead]):
                     pause = min(pause * POLL_GROWS, self._poll_max)
                     ends = limit.when()
                     limit.reschedule(None)  # a try is never cancelled half way
-                    taken = await self._to_the_end(self._claim_once(claim))
-                    if taken:
-                        return taken
+                    claimed = await self._to_the_end(self._claim_once(claim))
+                    if claimed:
+                        return claimed
                     limit.reschedule(ends)
         except TimeoutError:
             if not limit.expired():
@@ -203,12 +203,12 @@ class RecordQueueClaims(Claims[JobRecordRead]):
 
     async def _claim_once(self, claim: RecordClaim) -> list[JobRecordRead]:
         """Claims what is ready; checks for overdue jobs if nothing is, else after the answer every EXPIRED_EVERY."""
-        taken = await self._claim_ready(claim)
-        if not taken:
+        claimed = await self._claim_ready(claim)
+        if not claimed:
             return await self._claim_ready(claim) if await self._check_overdue() else []
         if self._clock.monotonic() - self._expired_at > EXPIRED_EVERY:
             await self._store.later(self._check_overdue_later())
-        return taken
+        return claimed
 
     async def _check_overdue(self) -> int:
         self._expired_at = self._clock.monotonic()
@@ -220,18 +220,18 @@ class RecordQueueClaims(Claims[JobRecordRead]):
 
     async def _claim_ready(self, claim: RecordClaim) -> list[JobRecordRead]:
         """Claims ready jobs, queue by queue."""
-        taken: list[JobRecordRead] = []
+        claimed: list[JobRecordRead] = []
         for queue in claim.queues:
             listed = False
             if not self._ready.fresh(queue):
                 await self._ready.list(queue)
                 listed = True
-            while len(taken) < claim.limit:
+            while len(claimed) < claim.limit:
                 at = await self._store.time.now()
-                markers = self._ready.pop(queue, min(claim.limit - len(taken), GATHERED_MAX), at)
+                markers = self._ready.pop(queue, min(claim.limit - len(claimed), GATHERED_MAX), at)
                 if markers:
                     found = await asyncio.gather(*(self._claim_marker(claim, marker) for marker in markers))
-                    taken += [seen for seen in found if seen is not None]
+                    claimed += [seen for seen in found if seen is not None]
                 elif not self._ready.ends(queue):
                     await self._ready.list(queue, on=True)
                 elif not listed:
@@ -239,7 +239,7 @@ class RecordQueueClaims(Claims[JobRecordRead]):
                     listed = True
                 else:
                     break
-        return taken
+        return claimed
 
     async def _claim_marker(self, claim: RecordClaim, marker: ReadyMarker) -> JobRecordRead | None:
         """The claimed job; None if it cannot be claimed."""
@@ -413,9 +413,9 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
     def _was_outdated(self, id: str, seen: JobRecordRead) -> bool:
         return self._cache.pop(id, None) is seen
 
-    def _note_claimed(self, taken: Sequence[JobRecordRead]) -> None:
+    def _note_claimed(self, claimed: Sequence[JobRecordRead]) -> None:
         """Caches claimed jobs, so that their worker need not read before it writes."""
-        for seen in taken:
+        for seen in claimed:
             self._cache[seen.stored.info.id] = seen
         while len(self._cache) > BATCH_MAX:
             del self._cache[next(iter(self._cache))]

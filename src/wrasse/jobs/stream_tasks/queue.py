@@ -94,39 +94,39 @@ class TaskClaims(Claims[Task]):
             await self._join(task_type)
         while True:
             due = await self._search.repair_and_list(min(wait, _NAP))
-            taken = await self._to_the_end(self._claim_ready(claim, due.next_ones))
-            if taken or wait <= timedelta(0):
-                return taken
+            claimed = await self._to_the_end(self._claim_ready(claim, due.next_ones))
+            if claimed or wait <= timedelta(0):
+                return claimed
             nap = min(wait, _NAP)
             if due.next_at is not None:
                 nap = min(nap, max(due.next_at - due.at, _SHORTEST))
             wait -= nap
             deliveries = await self._wait(claim, nap)
             if deliveries:
-                taken = await self._to_the_end(self._claim_hints(claim, deliveries, claim.limit))
-                if taken:
-                    return taken
+                claimed = await self._to_the_end(self._claim_hints(claim, deliveries, claim.limit))
+                if claimed:
+                    return claimed
 
     async def _claim_ready(self, claim: RecordClaim, next_ones: Sequence[Task]) -> list[Task]:
         """Claims ready tasks: queue by queue, in each released ones first."""
-        taken: list[Task] = []
+        claimed: list[Task] = []
         for task_type in claim.queues:
             for task in next_ones:
-                if task.stored.info.queue == task_type and len(taken) < claim.limit:
+                if task.stored.info.queue == task_type and len(claimed) < claim.limit:
                     found = await self._claim(claim, task)
-                    taken += [] if found is None else [found]
-            while len(taken) < claim.limit:
+                    claimed += [] if found is None else [found]
+            while len(claimed) < claim.limit:
                 deliveries = await self._groups.deliver(
                     [queue_of(task_type)],
                     group_of(task_type),
                     claim.worker,
-                    claim.limit - len(taken),
+                    claim.limit - len(claimed),
                     ack_timeout=ACK_TIMEOUT,
                 )
                 if not deliveries:
                     break
-                taken += await self._claim_hints(claim, deliveries, claim.limit - len(taken))
-        return taken
+                claimed += await self._claim_hints(claim, deliveries, claim.limit - len(claimed))
+        return claimed
 
     async def _claim_hints(self, claim: RecordClaim, deliveries: Sequence[Delivery], limit: int) -> list[Task]:
         answers: dict[int, Answer] = {}
@@ -156,9 +156,9 @@ class TaskClaims(Claims[Task]):
         except StoreBroken:
             answers[number] = self._codec.set_aside(delivery, "the record of its task is malformed")
             return None
-        taken = None if task is None else await self._claim(claim, _with_params(task, params))
+        claimed = None if task is None else await self._claim(claim, _with_params(task, params))
         answers[number] = Ack(entry.subject, delivery.group, entry.id)
-        return taken
+        return claimed
 
     async def _wait(self, claim: RecordClaim, nap: timedelta) -> Sequence[Delivery]:
         """Waits for hints of any of the types."""
@@ -285,8 +285,8 @@ class TaskQueue(RecordQueue[Task]):
             return claimed
         return replace(claimed, failures=info.failures + info.rescues)
 
-    def _note_claimed(self, taken: Sequence[Task]) -> None:
-        self._note(task.stored.info for task in taken)
+    def _note_claimed(self, claimed: Sequence[Task]) -> None:
+        self._note(task.stored.info for task in claimed)
 
     def _note(self, infos: Iterable[JobInfo]) -> None:
         """Caches the types of these ids, so that a task is found also if its type has no settings."""

@@ -16,11 +16,11 @@ FILES = st.builds(FoundFile, st.text(min_size=1), st.integers(0, 2**60), st.inte
 
 @pytest.mark.parametrize(("path", "taken"), [("a", True), ("a/b.txt", True), ("a/b.tmp", False), (".DS_Store", False)])
 def test_a_file_is_taken_that_is_included_and_not_excluded(path: str, taken: bool) -> None:
-    assert DEFAULTS.takes(path) is taken
+    assert DEFAULTS.includes(path) is taken
 
 
 def test_without_an_include_pattern_every_file_is_taken() -> None:
-    assert FileRules.of((), (), ()).takes("a/b/c")
+    assert FileRules.of((), (), ()).includes("a/b/c")
 
 
 @pytest.mark.parametrize(
