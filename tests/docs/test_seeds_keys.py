@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from cli.command_line import wrasse
 from otlp import SeenSpan, decoded
 from processes.daemons import running, until
-from runtime.test_daemon_watched import QUICK, put, settled, web
+from runtime.test_daemon_watched import QUICK, web
 from servers.process import free_ports
 from servers.valkey import Valkey, valkey
 from wire.conftest import FIXTURES
@@ -252,9 +252,9 @@ def test_the_keys_of_the_observability_section_have_an_effect(form: str, place: 
         env = said(form, {f"observability.{name}": value for name, value in keys.items()})
         with (place / "wrasse.yaml").open("a") as file:
             file.write(QUICK.format(url=url))
-        put("a")
+        assert wrasse("jobs", "enqueue", "--id=a", "--kind=shop", "x").code == 0
         with running(place, "--role=worker", env=env) as daemon:
-            until(lambda: settled("a", "done"), "a job that is done")
+            until(lambda: wrasse("jobs", "show", "a", "--json").json["state"] == "done", "a job that is done")
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as metrics:
                 assert b"wrasse_build_info" in metrics.read()
             daemon.signal()
@@ -271,7 +271,7 @@ def test_the_interval_of_the_samples_is_that_of_the_file(form: str, place: Path)
         before = rare.metrics().get(length, 0)
         often = "--set=observability.queue_sample_interval=10ms"
         with running(place, "--role=sweeper", often) as daemon:
-            put("a")
+            assert wrasse("jobs", "enqueue", "--id=a", "--kind=shop", "x").code == 0
             until(lambda: daemon.metrics().get(length) == 1, "a job that waits")
         assert (before, rare.metrics().get(length, 0)) == (0, 0)
 
