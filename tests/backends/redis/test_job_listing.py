@@ -13,7 +13,7 @@ from backends.redis.peer import GoPeer, go_job
 from conformance.queue_client import HEARTBEAT_TIMEOUT, QueueClient
 from conformance.stores import Store
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.jobs import ready_search
+from wrasse.backends.redis.jobs import pages
 from wrasse.backends.redis.jobs.changes import delete, move
 from wrasse.backends.redis.jobs.job_listing import record
 from wrasse.errors import UsageError
@@ -145,7 +145,7 @@ async def test_a_cursor_of_another_place_is_refused(hall: Hall, state: JobState)
 
 
 async def test_a_waiting_job_is_found_wherever_it_stands(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready_search, "ENTRIES_MAX", 10)
+    monkeypatch.setattr(pages, "ENTRIES_MAX", 10)
     jobs = [Job(f"job-{n}", minted=True) for n in range(95)]
     await hall.jobs_client.enqueue(*jobs, *(Job(f"later-{n}", minted=True, delay=HEARTBEAT_TIMEOUT) for n in range(35)))
     wanted = ["job-0", "job-47", "job-94", "later-0", "later-20", "later-34"]

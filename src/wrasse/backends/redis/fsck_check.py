@@ -25,13 +25,13 @@ from wrasse.backends.redis.jobs.pages import (
     claim_keys_of,
     digest,
     entries,
+    find_waiting,
     keys_like,
     pairs,
     scores,
     there,
     workers_with,
 )
-from wrasse.backends.redis.jobs.ready_search import find_waiting
 from wrasse.backends.redis.jobs.states import ClaimKey, read_claim, read_finished, text_of
 from wrasse.backends.redis.keys import RedisKeys, pattern_glob, workers_in
 from wrasse.backends.redis.options import RedisOptions

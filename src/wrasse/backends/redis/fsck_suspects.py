@@ -23,8 +23,7 @@ from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.jobs.enqueue import CallKeys, in_ms
 from wrasse.backends.redis.jobs.job_json import decode, flaw, payload_of
 from wrasse.backends.redis.jobs.lists import DeadListEntry, Unclaimed, adopt, adopt_dead
-from wrasse.backends.redis.jobs.pages import Seen, claim_keys_of, entries, pairs, scores, workers_with
-from wrasse.backends.redis.jobs.ready_search import find_waiting
+from wrasse.backends.redis.jobs.pages import Seen, claim_keys_of, entries, find_waiting, pairs, scores, workers_with
 from wrasse.backends.redis.jobs.states import read_claim, text_of
 from wrasse.backends.redis.keys import QueueKeys, RedisKeys
 from wrasse.backends.redis.replies import usable_queues

@@ -22,7 +22,7 @@ from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.jobs.enqueue import CallKeys, EnqueueArguments, in_ms
 from wrasse.backends.redis.jobs.job_json import JobFields, Router, decode, from_ms, is_plain, known_queues, seconds
-from wrasse.backends.redis.jobs.ready_search import WaitingJob, find_waiting
+from wrasse.backends.redis.jobs.pages import WaitingJob, find_waiting
 from wrasse.backends.redis.jobs.states import (
     AttemptEnd,
     ClaimedBytes,

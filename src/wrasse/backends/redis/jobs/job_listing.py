@@ -29,10 +29,11 @@ from wrasse.backends.redis.jobs.pages import (
     ScoreRange,
     ServedList,
     SortedMember,
+    WaitingJob,
+    find_waiting,
     slice_of,
     slices,
 )
-from wrasse.backends.redis.jobs.ready_search import WaitingJob, find_waiting
 from wrasse.backends.redis.jobs.states import (
     UNREADABLE,
     claimed_info,

@@ -49,7 +49,7 @@ from wrasse.backends.redis.jobs.job_json import (
     reason_of,
     rfc3339,
 )
-from wrasse.backends.redis.jobs.ready_search import WaitingJob
+from wrasse.backends.redis.jobs.pages import WaitingJob
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.ports.jobs import HISTORY_MAX, Budget, Job, JobInfo, JobState, Reason, error_text
 
