@@ -67,7 +67,7 @@ class Field:
         self.scanner = self.another()
 
     def another(self, **changes: object) -> Scanner:
-        """A desk of another process at the same root."""
+        """A scanner of another process at the same root."""
         root = replace(self.root, **changes) if changes else self.root  # type: ignore[arg-type]
         return Scanner(root, Ports(self.objects, self.catalog, self.sightings, self._spool, self.clock))
 

@@ -49,7 +49,7 @@ SIZES = (3, 7, 12)  # of batches: two that write the same archive mean different
 
 
 @dataclass(frozen=True, slots=True)
-class Yard:
+class StreamAndStore:
     """Where streams, cursors and leases are, and where archives go, as URLs."""
 
     transport: str
@@ -118,10 +118,10 @@ def _die() -> None:
 
 
 async def archiver(
-    stores: Stores, yard: Yard, store: str, owner: str, plan: Plan | None = None, size: int = 7
+    stores: Stores, pair: StreamAndStore, store: str, owner: str, plan: Plan | None = None, size: int = 7
 ) -> Archiver:
     """An archiver whose every call passes a network."""
-    clock, network, backend = SystemClock(), Network(plan or Script({})), await stores.open_streams(yard.transport)
+    clock, network, backend = SystemClock(), Network(plan or Script({})), await stores.open_streams(pair.transport)
     leases = FaultyRecords(backend.records(leases_in(".wrasse")), network)
     ports = ArchivePorts(
         FaultyStreams(backend.streams, network),
@@ -129,37 +129,37 @@ async def archiver(
         FaultyRecords(backend.records(CURSORS), network),
         LeaseManager(leases, clock),
     )
-    objects: FaultyObjects = STORES[store](await stores.open_objects(yard.objects), network)
+    objects: FaultyObjects = STORES[store](await stores.open_objects(pair.objects), network)
     if isinstance(plan, Deadly):
         objects = Watched(objects, plan)
     rule = Rule(PATTERN, objects, "somewhere", limits=BatchLimits(size))
     return Archiver(ports, [rule], clock, owner, ArchiverOptions(POLL, LEASE))
 
 
-async def live(yard: Yard, seed: int, store: str) -> None:
+async def live(pair: StreamAndStore, seed: int, store: str) -> None:
     """Archives until it dies."""
     stores, draw = Stores(SystemClock()), random.Random(seed)
-    one = await archiver(stores, yard, store, f"archiver-{seed}", Deadly(draw), draw.choice(SIZES))
+    one = await archiver(stores, pair, store, f"archiver-{seed}", Deadly(draw), draw.choice(SIZES))
     while True:
         with contextlib.suppress(StoreUnavailable):  # the store fails at random: it goes on
             await one.drain()
         await asyncio.sleep(0.005)
 
 
-async def stand(yard: Yard, store: str) -> None:
+async def stand(pair: StreamAndStore, store: str) -> None:
     """Archives all there is, and stands still in the middle of it."""
     stores = Stores(SystemClock())
     try:
-        await (await archiver(stores, yard, store, "standing", Standing())).drain()
+        await (await archiver(stores, pair, store, "standing", Standing())).drain()
     finally:
         await stores.close()
 
 
-async def warm(yard: Yard) -> None:
+async def warm(pair: StreamAndStore) -> None:
     """Imports what is imported late, once for all children."""
     stores = Stores(SystemClock())
     try:
-        await archiver(stores, yard, "true", "warming")
+        await archiver(stores, pair, "true", "warming")
     finally:
         await stores.close()
 
@@ -179,18 +179,18 @@ def fork(life: Callable[[], Coroutine[None, None, None]]) -> int:
 
 def main() -> None:
     """Forks and buries until stdin ends."""
-    yard, standing = Yard(sys.argv[1], sys.argv[2]), 0
-    asyncio.run(warm(yard))
+    pair, standing = StreamAndStore(sys.argv[1], sys.argv[2]), 0
+    asyncio.run(warm(pair))
     for line in sys.stdin:
         match line.split():
             case ["stand", store]:
-                standing = fork(partial(stand, yard, store))
+                standing = fork(partial(stand, pair, store))
                 answer = int(os.WIFSTOPPED(os.waitpid(standing, os.WUNTRACED)[1]))
             case ["go"]:
                 os.kill(standing, signal.SIGCONT)
                 answer = os.waitstatus_to_exitcode(os.waitpid(standing, 0)[1])
             case [count, seed, store]:
-                born = [fork(partial(live, yard, int(seed) * 100 + nth, store)) for nth in range(int(count))]
+                born = [fork(partial(live, pair, int(seed) * 100 + nth, store)) for nth in range(int(count))]
                 ends = [os.waitpid(pid, 0)[1] for pid in born]
                 answer = sum(os.WIFSIGNALED(end) and os.WTERMSIG(end) == signal.SIGKILL for end in ends)
             case _:

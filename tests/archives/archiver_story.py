@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from archives.archiver_actor import Yard, archiver
+from archives.archiver_actor import StreamAndStore, archiver
 from conformance.object_stores import make_bucket
 from servers.nats import SHARED_NATS
 from servers.seaweed import S3
@@ -46,7 +46,7 @@ MEANWHILE = 4  # how often something is published and trimmed while archivers li
 ATTEMPTS = 1_000  # to take the last stream from whoever died with its lease
 
 
-class Yards:
+class Pairs:
     """Makes places of their own on servers that tests share."""
 
     def __init__(self, place: Path, request: pytest.FixtureRequest) -> None:
@@ -60,9 +60,9 @@ class Yards:
         assert isinstance(server, Valkey)
         return server
 
-    async def make(self, transport: str, store: str) -> Yard:
-        """A yard on these backends."""
-        return Yard(self._transport(transport), await self._store(store))
+    async def make(self, transport: str, store: str) -> StreamAndStore:
+        """A pair on these backends."""
+        return StreamAndStore(self._transport(transport), await self._store(store))
 
     def _transport(self, name: str) -> str:
         if name == "redis":
@@ -132,8 +132,8 @@ async def archived_ids(objects: Objects) -> Counter[str]:
 class Story:
     """Archivers that die or stand still while messages are published and trimmed."""
 
-    def __init__(self, yard: Yard, backend: Backend, objects: Objects, seed: int) -> None:
-        self.yard = yard
+    def __init__(self, pair: StreamAndStore, backend: Backend, objects: Objects, seed: int) -> None:
+        self.pair = pair
         self.backend = backend
         self.draw = random.Random(seed)
         self.deaths = random.Random(seed)  # of its own: how often we publish depends on how busy the machine is
@@ -150,7 +150,7 @@ class Story:
         path = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
         actor = await asyncio.create_subprocess_exec(
-            sys.executable, str(TESTS / "archives" / "archiver_actor.py"), self.yard.transport, self.yard.objects,
+            sys.executable, str(TESTS / "archives" / "archiver_actor.py"), self.pair.transport, self.pair.objects,
             stdin=PIPE, stdout=PIPE, env=environ,
         )  # fmt: skip
         stdin, stdout = actor.stdin, actor.stdout
@@ -229,17 +229,17 @@ class Told:
 
 @contextlib.asynccontextmanager
 async def story_at(
-    yard: Yard, seed: int, planted: redis.Redis | None = None
+    pair: StreamAndStore, seed: int, planted: redis.Redis | None = None
 ) -> AsyncIterator[tuple[Story, Callable[[str], Awaitable[Told]]]]:
     """A story that begins, and what ends it: a last archiver with this store, and the law over all of it."""
     stores = Stores(SystemClock())
     try:
-        backend, objects = await stores.open_streams(yard.transport), await stores.open_objects(yard.objects)
-        story = Story(yard, backend, objects, seed)
+        backend, objects = await stores.open_streams(pair.transport), await stores.open_objects(pair.objects)
+        story = Story(pair, backend, objects, seed)
         story.trim_by_pending = planted
 
         async def end(store: str) -> Told:
-            last = await archiver(stores, yard, store, "last")
+            last = await archiver(stores, pair, store, "last")
             at_rest = await rest(last, backend, ATTEMPTS if planted is None else 1)
             await story.trim()
             return await told(story, objects, () if at_rest else ("it does not come to rest",))
@@ -270,18 +270,24 @@ async def told(story: Story, objects: Objects, problems: tuple[str, ...]) -> Tol
 
 
 async def killed(
-    yard: Yard, *, rounds: int, at_once: int = 1, store: str = "true", seed: int = 1, planted: redis.Redis | None = None
+    pair: StreamAndStore,
+    *,
+    rounds: int,
+    at_once: int = 1,
+    store: str = "true",
+    seed: int = 1,
+    planted: redis.Redis | None = None,
 ) -> Told:
     """A whole story of kills."""
-    async with story_at(yard, seed, planted) as (story, end):
+    async with story_at(pair, seed, planted) as (story, end):
         await story.rounds(rounds, at_once, store)
         return await end(store)
 
 
-async def stood_still(yard: Yard, store: str = "true", planted: redis.Redis | None = None) -> Told:
+async def stood_still(pair: StreamAndStore, store: str = "true", planted: redis.Redis | None = None) -> Told:
     """An archiver stands still between what it has read and its put. Meanwhile more is published, another archives all
     of it, and all of that is trimmed. Then it goes on."""
-    async with story_at(yard, 1, planted) as (story, end), story.nursery() as say:
+    async with story_at(pair, 1, planted) as (story, end), story.nursery() as say:
         await story.publish(6)
         assert await say(f"stand {store}")
         await story.publish(6)

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 import redis
 
-from archives.archiver_story import Yards, killed, stood_still
+from archives.archiver_story import Pairs, killed, stood_still
 
 TRANSPORTS = ["sqlite", "redis", "nats"]
 STORES = ["directory", "s3"]
 
 
 @pytest.fixture
-def yards(tmp_path: Path, request: pytest.FixtureRequest) -> Yards:
-    return Yards(tmp_path, request)
+def pairs(tmp_path: Path, request: pytest.FixtureRequest) -> Pairs:
+    return Pairs(tmp_path, request)
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def yards(tmp_path: Path, request: pytest.FixtureRequest) -> Yards:
     ],
 )
 async def test_a_hundred_kills_lose_nothing_and_double_nothing(
-    yards: Yards, transport: str, store: str, rounds: int, at_once: int
+    pairs: Pairs, transport: str, store: str, rounds: int, at_once: int
 ) -> None:
-    story = await killed(await yards.make(transport, store), rounds=rounds, at_once=at_once)
+    story = await killed(await pairs.make(transport, store), rounds=rounds, at_once=at_once)
     assert (story.kills, story.broken) == (rounds * at_once, "")
 
 
-async def test_an_archiver_that_stood_still_before_its_put_changes_nothing(yards: Yards) -> None:
-    story = await stood_still(await yards.make("redis", "directory"))
+async def test_an_archiver_that_stood_still_before_its_put_changes_nothing(pairs: Pairs) -> None:
+    story = await stood_still(await pairs.make("redis", "directory"))
     assert (story.trimmed, story.broken) == (story.messages, "")
 
 
@@ -53,22 +53,22 @@ async def test_an_archiver_that_stood_still_before_its_put_changes_nothing(yards
     ("planted", "shows"), [("random", "twice"), ("overwrite", "lost"), ("pending guard", "trimmed unarchived")]
 )
 async def test_a_planted_bug_does_not_survive_an_archiver_that_stood_still(
-    yards: Yards, planted: str, shows: str
+    pairs: Pairs, planted: str, shows: str
 ) -> None:
-    with planted_at(yards, planted) as (store, client):
-        story = await stood_still(await yards.make("redis", "directory"), store, client)
+    with planted_at(pairs, planted) as (store, client):
+        story = await stood_still(await pairs.make("redis", "directory"), store, client)
     assert shows in story.broken
 
 
 @contextlib.contextmanager
-def planted_at(yards: Yards, planted: str) -> Iterator[tuple[str, redis.Redis | None]]:
+def planted_at(pairs: Pairs, planted: str) -> Iterator[tuple[str, redis.Redis | None]]:
     """A store with this bug, or the client of a trim with it."""
     if planted != "pending guard":
         yield planted, None
         return
-    with redis.Redis.from_url(yards.redis.url) as client:
+    with redis.Redis.from_url(pairs.redis.url) as client:
         every = client.keys
-        client.keys = lambda pattern="*": every(f"{yards.prefix}{pattern}")  # type: ignore[method-assign]
+        client.keys = lambda pattern="*": every(f"{pairs.prefix}{pattern}")  # type: ignore[method-assign]
         yield "true", client
 
 
@@ -84,19 +84,19 @@ def planted_at(yards: Yards, planted: str) -> Iterator[tuple[str, redis.Redis | 
     ],
 )
 async def test_a_planted_bug_does_not_survive_the_kills(
-    yards: Yards, transport: str, store: str, planted: str, rounds: int, at_once: int, shows: str
+    pairs: Pairs, transport: str, store: str, planted: str, rounds: int, at_once: int, shows: str
 ) -> None:
-    with planted_at(yards, planted) as (faulty, client):
-        yard = await yards.make(transport, store)
-        story = await killed(yard, rounds=rounds, at_once=at_once, store=faulty, planted=client, seed=2)
+    with planted_at(pairs, planted) as (faulty, client):
+        pair = await pairs.make(transport, store)
+        story = await killed(pair, rounds=rounds, at_once=at_once, store=faulty, planted=client, seed=2)
     assert re.search(shows, story.broken)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_an_archiver_that_stood_still_changes_nothing_anywhere(yards: Yards, transport: str, store: str) -> None:
-    story = await stood_still(await yards.make(transport, store))
+async def test_an_archiver_that_stood_still_changes_nothing_anywhere(pairs: Pairs, transport: str, store: str) -> None:
+    story = await stood_still(await pairs.make(transport, store))
     assert (story.trimmed, story.broken) == (story.messages, "")
 
 
@@ -105,9 +105,9 @@ async def test_an_archiver_that_stood_still_changes_nothing_anywhere(yards: Yard
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize(("planted", "shows"), [("random", "twice"), ("overwrite", "lost")])
 async def test_an_archiver_that_stood_still_shows_a_planted_bug_everywhere(
-    yards: Yards, transport: str, store: str, planted: str, shows: str
+    pairs: Pairs, transport: str, store: str, planted: str, shows: str
 ) -> None:
-    story = await stood_still(await yards.make(transport, store), planted)
+    story = await stood_still(await pairs.make(transport, store), planted)
     assert shows in story.broken
 
 
@@ -117,8 +117,8 @@ async def test_an_archiver_that_stood_still_shows_a_planted_bug_everywhere(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize(("seed", "rounds", "at_once"), [(2, 400, 1), (3, 200, 3)])
 async def test_a_thousand_kills_of_each_kind_lose_nothing_and_double_nothing(
-    yards: Yards, transport: str, store: str, seed: int, rounds: int, at_once: int
+    pairs: Pairs, transport: str, store: str, seed: int, rounds: int, at_once: int
 ) -> None:
-    story = await killed(await yards.make(transport, store), rounds=rounds, at_once=at_once, seed=seed)
+    story = await killed(await pairs.make(transport, store), rounds=rounds, at_once=at_once, seed=seed)
     print(f"\n{transport} to {store}, {at_once} at once: {story}")
     assert (story.kills, story.broken) == (rounds * at_once, "")

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from archives.archiver_story import Yards, archived_ids
-from archives.test_archiver_kills import yards
+from archives.archiver_story import Pairs, archived_ids
+from archives.test_archiver_kills import pairs
 from cli.command_line import wrasse
 from servers.nats import Nats
 from servers.proxy import Proxy
@@ -43,7 +43,7 @@ from wrasse.streams.publisher import Publication, Publisher
 
 CHANGE = "gbe.events.audit.change"
 KEY = "gbe:events:audit:change"
-yards = yards
+pairs = pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,43 +84,43 @@ async def opened(transport: str, objects: str) -> AsyncIterator[Scene]:
         await stores.close()
 
 
-async def test_the_group_shows_how_many_entries_are_archived(yards: Yards) -> None:
-    yard = await yards.make("redis", "directory")
-    async with opened(yard.transport, yard.objects) as scene:
+async def test_the_group_shows_how_many_entries_are_archived(pairs: Pairs) -> None:
+    pair = await pairs.make("redis", "directory")
+    async with opened(pair.transport, pair.objects) as scene:
         await scene.publish(20)
         await scene.archiver().drain()
         await scene.publish(5)
-    with redis.Redis.from_url(yards.redis.url) as client:
-        (group,) = client.xinfo_groups(f"{yards.prefix}:{KEY}")
+    with redis.Redis.from_url(pairs.redis.url) as client:
+        (group,) = client.xinfo_groups(f"{pairs.prefix}:{KEY}")
     assert (group["name"], group["entries-read"], group["lag"], group["pending"]) == (b"archiver", 20, 5, 0)
 
 
-async def test_a_cursor_says_which_server_it_is_about(yards: Yards) -> None:
-    yard = await yards.make("redis", "directory")
-    async with opened(yard.transport, yard.objects) as scene:
+async def test_a_cursor_says_which_server_it_is_about(pairs: Pairs) -> None:
+    pair = await pairs.make("redis", "directory")
+    async with opened(pair.transport, pair.objects) as scene:
         await scene.publish(3)
         records = scene.backend.records(CURSORS)
         await records.create(CHANGE, b'{"after":"0-0","passed":0}')  # as it was before servers were told apart
         await scene.archiver().drain()
-        with redis.Redis.from_url(yards.redis.url) as client:
+        with redis.Redis.from_url(pairs.redis.url) as client:
             run = client.info("server")["run_id"]
         record = await records.get(CHANGE)
     assert record is not None
     assert json.loads(record.value)["history"].split()[0] == run
 
 
-async def test_entries_of_other_programs_are_archived_whole_and_marked(yards: Yards) -> None:
-    yard = await yards.make("redis", "directory")
-    async with opened(yard.transport, yard.objects) as scene:
+async def test_entries_of_other_programs_are_archived_whole_and_marked(pairs: Pairs) -> None:
+    pair = await pairs.make("redis", "directory")
+    async with opened(pair.transport, pair.objects) as scene:
         await scene.publish(3)
-        with redis.Redis.from_url(yards.redis.url) as client:
+        with redis.Redis.from_url(pairs.redis.url) as client:
             for fields in ({"a": b"\xff", "b": "2"}, {"envelope": "{}"}, {"envelope": b"\x80", "more": "x"}):
-                client.xadd(f"{yards.prefix}:{KEY}", fields)  # type: ignore[arg-type]
+                client.xadd(f"{pairs.prefix}:{KEY}", fields)  # type: ignore[arg-type]
         await scene.publish(1)
         assert await scene.archiver(size=100).drain() == 7
         (chain,) = await scene.verified()
-        with redis.Redis.from_url(yards.redis.url) as client:
-            (group,) = client.xinfo_groups(f"{yards.prefix}:{KEY}")
+        with redis.Redis.from_url(pairs.redis.url) as client:
+            (group,) = client.xinfo_groups(f"{pairs.prefix}:{KEY}")
     assert (chain.messages, chain.marked, chain.problems) == (7, 3, ())
     assert (group["entries-read"], group["lag"]) == (7, 0)
 
@@ -148,18 +148,18 @@ class _Trouble:
 
 @pytest.mark.parametrize("between", ["redis", "s3", "nats"])
 async def test_cuts_delays_and_lost_replies_lose_nothing_and_double_nothing(
-    yards: Yards, request: pytest.FixtureRequest, between: str
+    pairs: Pairs, request: pytest.FixtureRequest, between: str
 ) -> None:
-    yard = await yards.make("redis" if between == "s3" else between, "s3" if between == "s3" else "directory")
+    pair = await pairs.make("redis" if between == "s3" else between, "s3" if between == "s3" else "directory")
     fixtures = {"redis": "redis_server", "s3": "s3", "nats": "nats_server"}
     server: S3 | Valkey | Nats = request.getfixturevalue(fixtures[between])
     port = int(server.endpoint.rsplit(":", 1)[1]) if isinstance(server, S3) else server.port
     proxy = Proxy(port)
     await proxy.start()
-    behind = (yard.objects if between == "s3" else yard.transport).replace(f":{port}", f":{proxy.port}")
-    ways = (yard.transport, behind) if between == "s3" else (behind, yard.objects)
+    behind = (pair.objects if between == "s3" else pair.transport).replace(f":{port}", f":{proxy.port}")
+    ways = (pair.transport, behind) if between == "s3" else (behind, pair.objects)
     try:
-        async with opened(yard.transport, yard.objects) as plain, opened(*ways) as scene:
+        async with opened(pair.transport, pair.objects) as plain, opened(*ways) as scene:
             archiver = scene.archiver()
             async with asyncio.TaskGroup() as group, asyncio.timeout(100):
                 group.create_task(archiver.run())

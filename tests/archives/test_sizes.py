@@ -11,8 +11,8 @@ import duckdb
 import pytest
 import redis
 
-from archives.archiver_story import Yards
-from archives.test_archiver_kills import yards
+from archives.archiver_story import Pairs
+from archives.test_archiver_kills import pairs
 from archives.test_archiver_redis import CHANGE, KEY, drained, opened
 from cli.command_line import wrasse
 from wrasse.archives.codec import ENTRY_BYTES_MAX, LINE_BYTES_MAX, entry_of, line_of
@@ -25,7 +25,7 @@ from wrasse.ports.streams import BODY_BYTES_MAX, START, Draft, Entry, EntryId, S
 from wrasse.streams.envelope import PAYLOAD_BYTES_MAX
 from wrasse.streams.publisher import Publication, Publisher
 
-yards = yards
+pairs = pairs
 AGAIN = "test.again"
 UUID = "0b7e4a52-3c1d-4f6e-9a88-00000000000"
 
@@ -52,10 +52,10 @@ async def all_of(streams: Streams, subject: str) -> list[Entry]:
     ],
 )
 async def test_the_largest_entries_are_archived_verified_read_and_replayed(
-    yards: Yards, transport: str, store: str
+    pairs: Pairs, transport: str, store: str
 ) -> None:
-    yard = await yards.make(transport, store)
-    async with opened(yard.transport, yard.objects) as scene:
+    pair = await pairs.make(transport, store)
+    async with opened(pair.transport, pair.objects) as scene:
         streams = scene.backend.streams
         bodies = [b"small", bytes(range(256)) * (BODY_BYTES_MAX // 256)]
         for body in bodies:
@@ -77,12 +77,12 @@ async def test_the_largest_entries_are_archived_verified_read_and_replayed(
 
 @pytest.mark.parametrize("size", [40 << 20, pytest.param(200 << 20, marks=pytest.mark.full)])
 async def test_a_larger_entry_of_another_program_is_archived_and_only_its_replay_refused(
-    yards: Yards, size: int
+    pairs: Pairs, size: int
 ) -> None:
-    yard = await yards.make("redis", "directory")
-    async with opened(yard.transport, yard.objects) as scene:
-        with redis.Redis.from_url(yards.redis.url) as client:
-            client.xadd(f"{yards.prefix}:{KEY}", {"file": b"\xff" * size})
+    pair = await pairs.make("redis", "directory")
+    async with opened(pair.transport, pair.objects) as scene:
+        with redis.Redis.from_url(pairs.redis.url) as client:
+            client.xadd(f"{pairs.prefix}:{KEY}", {"file": b"\xff" * size})
         await scene.publish(1)
         assert await scene.archiver().drain() == 2
         (chain,) = await scene.verified()
@@ -94,14 +94,14 @@ async def test_a_larger_entry_of_another_program_is_archived_and_only_its_replay
 
 
 async def test_an_entry_beyond_a_reply_stops_its_stream_with_an_alarm_and_goes_on_once_it_is_gone(
-    yards: Yards, monkeypatch: pytest.MonkeyPatch
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wrasse.backends.redis.options.REPLY_BYTES_LEAST", 1)
-    yard = await yards.make("redis", "directory")
-    async with opened(f"{yard.transport}&reply_bytes_max={6 << 20}", yard.objects) as scene:
+    pair = await pairs.make("redis", "directory")
+    async with opened(f"{pair.transport}&reply_bytes_max={6 << 20}", pair.objects) as scene:
         first = await scene.publish(3)
-        with redis.Redis.from_url(yards.redis.url) as client:
-            huge = client.xadd(f"{yards.prefix}:{KEY}", {"file": b"x" * (12 << 20)})
+        with redis.Redis.from_url(pairs.redis.url) as client:
+            huge = client.xadd(f"{pairs.prefix}:{KEY}", {"file": b"x" * (12 << 20)})
             last = await scene.publish(2)
             with pytest.raises(StoreBroken, match=rf"the entry of '{CHANGE}' that follows \d+-\d+ is larger than"):
                 await scene.archiver(size=3).drain()
@@ -109,7 +109,7 @@ async def test_an_entry_beyond_a_reply_stops_its_stream_with_an_alarm_and_goes_o
                 CHANGE, age=timedelta(0), below=None, protect=["archiver"], limit=100
             )
             assert trimmed.count == 3  # what is not archived stays
-            client.xdel(f"{yards.prefix}:{KEY}", huge)  # type: ignore[arg-type]
+            client.xdel(f"{pairs.prefix}:{KEY}", huge)  # type: ignore[arg-type]
         assert await scene.archiver(size=3).drain() == len(last)
         found = [json.loads(each.entry.body) async for each in read(scene.objects, "archive", CHANGE)]
         assert [each["message_id"] for each in found] == [*first, *last]
@@ -125,9 +125,9 @@ def test_no_line_is_longer_than_what_is_read_of_an_entry(value: bytes) -> None:
     assert entry_of(line[:-1], CHANGE) == entry
 
 
-def test_a_query_sorts_and_deduplicates_envelopes_of_other_programs(yards: Yards, place: Path) -> None:
+def test_a_query_sorts_and_deduplicates_envelopes_of_other_programs(pairs: Pairs, place: Path) -> None:
     (place / "wrasse.yaml").write_text(
-        f"backends: {{streams: '{yards.redis.url}?root={yards.prefix}&streams_prefix={yards.prefix}:',"
+        f"backends: {{streams: '{pairs.redis.url}?root={pairs.prefix}&streams_prefix={pairs.prefix}:',"
         " objects: 'file:wrasse-data'}\n"
         "archiver: {streams: [{stream: gbe.events.audit.*, layout: hive}]}\n"
     )
@@ -135,9 +135,9 @@ def test_a_query_sorts_and_deduplicates_envelopes_of_other_programs(yards: Yards
         {"message_id": f"{UUID}{n}", "subject": CHANGE, "timestamp": at, "payload": {"n": n}}
         for n, at in [(2, "2026-11-17T10:00:02Z"), (1, "2026-11-17T10:00:01Z"), (2, "2026-11-17T10:00:02Z")]
     ]
-    with redis.Redis.from_url(yards.redis.url) as client:
+    with redis.Redis.from_url(pairs.redis.url) as client:
         for each in envelopes:
-            client.xadd(f"{yards.prefix}:{KEY}", {"envelope": json.dumps(each)})
+            client.xadd(f"{pairs.prefix}:{KEY}", {"envelope": json.dumps(each)})
     assert asyncio.run(drained()) == ""
     files = f"{place}/wrasse-data/archive/audit/dt=*/{CHANGE}-after-*.jsonl.gz"
     rows = f"read_json('{files}', format = 'newline_delimited')"

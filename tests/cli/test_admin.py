@@ -243,7 +243,7 @@ def test_a_check_of_redis_finds_damage_and_a_repair_mends_it(client: redis.Redis
     wrasse("jobs", "enqueue", "--id=ours", "x")
     client.delete(LOW)
     found = wrasse("jobs", "fsck", "--json")
-    assert (found.code, [(each["kind"], each["names"]) for each in found.json["damage"]]) == (
+    assert (found.code, [(each["kind"], each["names"]) for each in found.json["inconsistencies"]]) == (
         1,
         [("id_left_over", ["ours"])],
     )

@@ -33,7 +33,7 @@ AUTO = replace(MANUAL, auto_ack=True)
 EXPIRING = replace(MANUAL, ack_timeout=SHORT)
 
 
-class Desk:
+class StreamClient:
     """A publisher and as many consumers as a test wants."""
 
     def __init__(self, store: Store) -> None:
@@ -117,6 +117,6 @@ async def reached(counter: int, wanted: int) -> bool:
     return counter >= wanted
 
 
-async def consumers(desk: Desk) -> int:
+async def consumers(client: StreamClient) -> int:
     """How many consumers the group knows."""
-    return len(await desk.groups.consumers(S, G))
+    return len(await client.groups.consumers(S, G))

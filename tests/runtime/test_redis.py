@@ -72,7 +72,7 @@ def test_entries_that_are_no_jobs_cost_only_themselves(shop: Path, server: Valke
         listed = wrasse("jobs", "list", "--state=ready", "--limit=1000", "--json").json["jobs"]
         assert [each["reason"] for each in listed].count("invalid_payload") >= len(GARBAGE) - 1
         assert wrasse("jobs", "list").code == wrasse("jobs", "stats").code == wrasse("doctor").code == 0
-        damage = {each["kind"]: each["count"] for each in wrasse("jobs", "fsck", "--json").json["damage"]}
+        damage = {each["kind"]: each["count"] for each in wrasse("jobs", "fsck", "--json").json["inconsistencies"]}
         assert damage["invalid_entry"] == len(GARBAGE)
         with running(shop, "--role=worker", "--handler=shop:work") as daemon:
             until(lambda: client.llen("jobqueue:completed") == len(good), "the good jobs done")

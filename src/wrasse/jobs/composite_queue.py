@@ -136,8 +136,8 @@ class CompositeQueue:
 
     async def counts(self) -> Counts:
         jobs, tasks = await self._jobs.counts(), await (await self._tasks()).counts()
-        damage = (*jobs.damage, *tasks.damage)
-        return Counts((*jobs.queues, *tasks.queues), (*jobs.workers, *tasks.workers), jobs.at, damage)
+        unreadable = (*jobs.unreadable, *tasks.unreadable)
+        return Counts((*jobs.queues, *tasks.queues), (*jobs.workers, *tasks.workers), jobs.at, unreadable)
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
         outcomes = await self._jobs.delete(deletes, ids_kept=ids_kept)

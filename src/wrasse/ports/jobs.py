@@ -450,7 +450,7 @@ class Counts:
     queues: tuple[QueueCount, ...]
     workers: tuple[WorkerState, ...]
     at: datetime
-    damage: tuple[str, ...] = ()  # records that could not be read and are not counted: a sentence each
+    unreadable: tuple[str, ...] = ()  # records that could not be read and are not counted: a sentence each
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,7 +232,7 @@ class ForeignScan:
 class SharedRecords(Protocol):
     """Records of which other programs have a part."""
 
-    async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignScan:
+    async def scan(self, after: str | None, limit: int, *, dry: bool) -> ForeignScan:
         """Scans about `limit` records. Without a cursor it continues where the last scan, by any process, stopped."""
         ...
 

@@ -138,7 +138,7 @@ class _BackendAnswer(Generic[T]):
 
 def _unreadable(jobs: _Jobs | None) -> Sequence[Check]:
     """Unreadable records are reported, but the process is ready."""
-    found = () if jobs is None else jobs.counts.damage
+    found = () if jobs is None else jobs.counts.unreadable
     return [Check("inconsistencies", True, f"{'; '.join(found)}: see `wrasse jobs fsck`")] if found else []
 
 

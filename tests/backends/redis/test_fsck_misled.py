@@ -38,11 +38,11 @@ def test_a_job_is_found_past_garbage_in_its_index_and_keeps_its_id_when_that_is_
             assert shown.json["state"] == explained.json["job"]["state"] == place
         assert wrasse("jobs", "show", "nobody").code == 2
 
-        told = wrasse("jobs", "fsck", "--json").json["damage"]
+        told = wrasse("jobs", "fsck", "--json").json["inconsistencies"]
         assert [(each["kind"], sorted(each["names"])) for each in told] == [
             ("where_left_over", ["dead", "nobody", "waits"])
         ]
-        mended = wrasse("jobs", "fsck", "--repair", "--json").json["damage"]
+        mended = wrasse("jobs", "fsck", "--repair", "--json").json["inconsistencies"]
         assert [(each["kind"], each["repaired"]) for each in mended] == [("where_left_over", 3), ("where_missing", 1)]
         assert wrasse("jobs", "fsck").code == 0
         assert client.hgetall("jobqueue:ids") == ids

@@ -32,7 +32,7 @@ VALUE = msgspec.json.encode({"a": "b"})
 
 
 @dataclass
-class Yard:
+class Scene:
     """Records of both forms, and a stream with a group that holds some entries."""
 
     redis: Redis
@@ -89,7 +89,7 @@ class Yard:
             assert (await each.delete("new", at=new.version)).outcome is Outcome.DONE
         await flat.status_page("shelf", None, 10)
         await flat.status_counts([StatusRange("shelf", None)])
-        await flat.look(None, 100, dry=False)
+        await flat.scan(None, 100, dry=False)
         record = await flat.get("a")
         assert record is not None
         await flat.reindex([(record, IndexEntry("other", 2))])
@@ -130,53 +130,53 @@ class Yard:
 
 
 @pytest.fixture
-async def yard(tmp_path: Path) -> AsyncIterator[Yard]:
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     store = Store("redis", tmp_path)
     await store.open()
     assert isinstance(store.backend, Redis)
     assert isinstance(store.clock, ManualClock)
-    made = Yard(store.backend, store.clock)
+    made = Scene(store.backend, store.clock)
     await made.fill()
     yield made
     await store.close()
 
 
 # What is overwritten: a hash and its field.
-NOTES: dict[str, Callable[[Yard], tuple[str, str]]] = {
-    "writes of a record": lambda yard: (yard.beside(THINGS).writes, "a"),
-    "writes of a flat record": lambda yard: (yard.beside(FLAT).writes, "a"),
-    "number of writes": lambda yard: (yard.beside(THINGS).meta, "number"),
-    "number of writes of flat records": lambda yard: (yard.beside(FLAT).meta, "number"),
-    "forgotten writes": lambda yard: (yard.beside(THINGS).meta, "forgotten"),
-    "forgotten writes of flat records": lambda yard: (yard.beside(FLAT).meta, "forgotten"),
-    "bytes of a stream": lambda yard: (yard.keys.of("a.b").facts, "bytes"),
-    "entries of ours": lambda yard: (yard.keys.of("a.b").facts, "ours"),
-    "entries lost": lambda yard: (yard.keys.of("a.b").facts, "lost g"),
-    "idempotency key": lambda yard: (yard.keys.of("a.b").known, "key-b'0'"),
-    "consumer": lambda yard: (yard.keys.group("a.b", "g").consumers, "c"),
-    "look around": lambda yard: (yard.keys.group("a.b", "g").consumers, ""),
+NOTES: dict[str, Callable[[Scene], tuple[str, str]]] = {
+    "writes of a record": lambda scene: (scene.beside(THINGS).writes, "a"),
+    "writes of a flat record": lambda scene: (scene.beside(FLAT).writes, "a"),
+    "number of writes": lambda scene: (scene.beside(THINGS).meta, "number"),
+    "number of writes of flat records": lambda scene: (scene.beside(FLAT).meta, "number"),
+    "forgotten writes": lambda scene: (scene.beside(THINGS).meta, "forgotten"),
+    "forgotten writes of flat records": lambda scene: (scene.beside(FLAT).meta, "forgotten"),
+    "bytes of a stream": lambda scene: (scene.keys.of("a.b").facts, "bytes"),
+    "entries of ours": lambda scene: (scene.keys.of("a.b").facts, "ours"),
+    "entries lost": lambda scene: (scene.keys.of("a.b").facts, "lost g"),
+    "idempotency key": lambda scene: (scene.keys.of("a.b").known, "key-b'0'"),
+    "consumer": lambda scene: (scene.keys.group("a.b", "g").consumers, "c"),
+    "look around": lambda scene: (scene.keys.group("a.b", "g").consumers, ""),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", NOTES)
-async def test_any_bytes_in_a_note_cost_nothing_but_the_note(yard: Yard, what: str, kind: str) -> None:
-    key, field = NOTES[what](yard)
-    stored = await yard.do("HGET", key, field)
-    await yard.do("HSET", key, field, GARBAGE[kind](stored or b"1 2 3"))
-    assert await yard.works() >= BODIES, "also what the silent consumer held"
+async def test_any_bytes_in_a_note_cost_nothing_but_the_note(scene: Scene, what: str, kind: str) -> None:
+    key, field = NOTES[what](scene)
+    stored = await scene.do("HGET", key, field)
+    await scene.do("HSET", key, field, GARBAGE[kind](stored or b"1 2 3"))
+    assert await scene.works() >= BODIES, "also what the silent consumer held"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_any_bytes_among_the_members_of_an_index_cost_nothing(yard: Yard, kind: str) -> None:
-    text, group = GARBAGE[kind](b"1-1 2-2 c"), yard.keys.group("a.b", "g")
+async def test_any_bytes_among_the_members_of_an_index_cost_nothing(scene: Scene, kind: str) -> None:
+    text, group = GARBAGE[kind](b"1-1 2-2 c"), scene.keys.group("a.b", "g")
     for key in (group.held, group.due):
-        await yard.do("ZADD", key, "-inf", text, 1, b"x" + text, "+inf", b"y" + text)
-    await yard.do("ZADD", yard.keys.of("a.b").known_expiry, 0, text)
-    await yard.do("ZADD", yard.keys.registry, 0, text, 0, b"a b" + text, 0, yard.keys.root)
-    await yard.do("HSET", group.consumers, text, text)
+        await scene.do("ZADD", key, "-inf", text, 1, b"x" + text, "+inf", b"y" + text)
+    await scene.do("ZADD", scene.keys.of("a.b").known_expiry, 0, text)
+    await scene.do("ZADD", scene.keys.registry, 0, text, 0, b"a b" + text, 0, scene.keys.root)
+    await scene.do("HSET", group.consumers, text, text)
     for collection in (THINGS, FLAT):
-        of = yard.beside(collection)
+        of = scene.beside(collection)
         for key in (of.due, of.gone, of.status_index):
-            await yard.do("ZADD", key, 0, text, 0, b"shelf " + text, 0, b"1" + b"9" * 18 + b"a", 0, b"0" * 19 + b"b")
-    assert await yard.works() >= BODIES, "also what the silent consumer held"
+            await scene.do("ZADD", key, 0, text, 0, b"shelf " + text, 0, b"1" + b"9" * 18 + b"a", 0, b"0" * 19 + b"b")
+    assert await scene.works() >= BODIES, "also what the silent consumer held"

@@ -58,7 +58,7 @@ async def changed(tasks: RedisFlatRecords, *, dry: bool = False) -> list[str]:
     """The records that a whole round of looks finds."""
     found, cursor = [], "0"
     while True:
-        looked = await tasks.look(cursor, 100, dry=dry)
+        looked = await tasks.scan(cursor, 100, dry=dry)
         found += [record.key for record in looked.changed]
         cursor = looked.cursor
         if looked.ended:
@@ -178,7 +178,7 @@ async def test_a_round_of_looks_goes_on_where_the_last_one_stopped_whoever_made_
     found: set[str] = set()
 
     for turn in range(10_000):
-        looked = await (tasks if turn % 2 else other).look(None, 50, dry=False)
+        looked = await (tasks if turn % 2 else other).scan(None, 50, dry=False)
         found |= {record.key for record in looked.changed}
         if looked.ended:
             break

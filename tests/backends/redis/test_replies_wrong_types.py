@@ -87,7 +87,7 @@ async def test_a_key_of_one_queue_costs_that_queue(bare: Scene, part: str, kind:
     await client.enqueue("two")
     assert {"two", "late"} <= set(await client.ids(JobState.READY))
     counts = await client.jobs.counts()
-    assert any(key in each and "holds a" in each for each in counts.damage)
+    assert any(key in each and "holds a" in each for each in counts.unreadable)
     assert (await client.count("low")).ready == 1
     assert key in await _named(bare)
     assert [each for each in await bare.redis.examine() if each.state == FAIL and key in each.what]
@@ -179,7 +179,7 @@ async def test_a_bad_key_that_all_share_is_named_and_loses_nothing(bare: Scene, 
             failures.append(broken.message)
     assert all(f"the key {key} holds a stream instead of a" in each for each in failures), failures
     assert name not in SPARED or not failures
-    assert any(key in each for each in (await client.jobs.counts()).damage)
+    assert any(key in each for each in (await client.jobs.counts()).unreadable)
     assert key in await _named(bare)
     await _restore(bare, key)
     assert await bare.missing() == set()

@@ -38,7 +38,7 @@ STATES = [
 ODD = [f"attempts = {FAR}", f"size = {FAR}", f"size = {BEFORE}", "attempts = -5", f"ready_at = {FAR}", "lasting = 7"]
 
 
-class Yard:
+class Scene:
     """A database, and another program that writes into it."""
 
     def __init__(self, path: Path) -> None:
@@ -78,22 +78,22 @@ class Yard:
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path / "wrasse.db")
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "wrasse.db")
 
 
 @pytest.mark.parametrize("limit", [1, 10])
 @pytest.mark.parametrize("how", BODIES)
-async def test_a_claim_goes_past_an_invalid_row_and_dead_letters_it(yard: Yard, how: str, limit: int) -> None:
-    store = await yard.open("bad", "a", "worse", "b")
-    yard.damage("bad", how)
-    yard.damage("worse", how)
-    await yard.listed(JobState.READY)
+async def test_a_claim_goes_past_an_invalid_row_and_dead_letters_it(scene: Scene, how: str, limit: int) -> None:
+    store = await scene.open("bad", "a", "worse", "b")
+    scene.damage("bad", how)
+    scene.damage("worse", how)
+    await scene.listed(JobState.READY)
     assert await store.jobs.get("bad") is not None
     assert (await store.jobs.counts()).queues[0].ready == 4
-    taken = await yard.take(limit) + await yard.take(limit)
-    assert (taken, await yard.take()) == (["a", "b"], [])
-    assert await yard.listed(JobState.DEAD) == {"bad": Reason.INVALID_PAYLOAD, "worse": Reason.INVALID_PAYLOAD}
+    taken = await scene.take(limit) + await scene.take(limit)
+    assert (taken, await scene.take()) == (["a", "b"], [])
+    assert await scene.listed(JobState.DEAD) == {"bad": Reason.INVALID_PAYLOAD, "worse": Reason.INVALID_PAYLOAD}
     counted = (await store.jobs.counts()).queues[0]
     assert (counted.ready, counted.running, counted.dead) == (0, 2, 2)
     found = await store.jobs.get("bad")
@@ -101,34 +101,34 @@ async def test_a_claim_goes_past_an_invalid_row_and_dead_letters_it(yard: Yard, 
     assert "of the table jobs is invalid" in found.info.error
     gone = Delete(Claim("bad", found.info.token, found.info.nonce), JobState.DEAD)
     await store.jobs.delete([gone])
-    assert await yard.listed(JobState.DEAD) == {"worse": Reason.INVALID_PAYLOAD}
+    assert await scene.listed(JobState.DEAD) == {"worse": Reason.INVALID_PAYLOAD}
     await store.close()
 
 
 @pytest.mark.parametrize("how", ODD)
-async def test_a_row_with_odd_numbers_is_a_job(yard: Yard, how: str) -> None:
-    store = await yard.open("a", "odd", "also", "b")
-    yard.damage("odd", how)
-    yard.damage("also", how)
-    assert set(await yard.listed(JobState.READY)) == {"a", "odd", "also", "b"}
+async def test_a_row_with_odd_numbers_is_a_job(scene: Scene, how: str) -> None:
+    store = await scene.open("a", "odd", "also", "b")
+    scene.damage("odd", how)
+    scene.damage("also", how)
+    assert set(await scene.listed(JobState.READY)) == {"a", "odd", "also", "b"}
     await store.jobs.counts()
-    taken = [id for _ in range(4) for id in await yard.take()]
+    taken = [id for _ in range(4) for id in await scene.take()]
     assert taken == ["a", "odd", "also", "b"]
     await store.close()
 
 
 @pytest.mark.parametrize("state", [JobState.READY, JobState.RUNNING, JobState.DEAD])
 @pytest.mark.parametrize("how", STATES)
-async def test_a_listing_shows_an_invalid_row_as_invalid(yard: Yard, how: str, state: JobState) -> None:
-    store = await yard.open("a", "bad", "c")
+async def test_a_listing_shows_an_invalid_row_as_invalid(scene: Scene, how: str, state: JobState) -> None:
+    store = await scene.open("a", "bad", "c")
     if state is not JobState.READY:
-        await yard.take()
+        await scene.take()
     if state is JobState.DEAD:
-        yard.clock.advance(timedelta(minutes=5))
-        await run_once(StuckJobs(store.jobs, rescues_max=0), RunContext(store.journal, yard.clock, Ids(yard.clock)))
-    yard.damage("bad", how)
+        scene.clock.advance(timedelta(minutes=5))
+        await run_once(StuckJobs(store.jobs, rescues_max=0), RunContext(store.journal, scene.clock, Ids(scene.clock)))
+    scene.damage("bad", how)
     reason = Reason.WORKER_DIED if state is JobState.DEAD else None
-    assert await yard.listed(state) == {"a": reason, "bad": Reason.INVALID_PAYLOAD, "c": reason}
+    assert await scene.listed(state) == {"a": reason, "bad": Reason.INVALID_PAYLOAD, "c": reason}
     found = await store.jobs.get("bad")
     assert found is not None
     assert "of the table jobs is invalid" in found.info.error
@@ -137,43 +137,43 @@ async def test_a_listing_shows_an_invalid_row_as_invalid(yard: Yard, how: str, s
 
 
 @pytest.mark.parametrize("how", [*STATES, *BODIES, f"deadline = {BEFORE}"])
-async def test_stuck_jobs_go_past_an_invalid_row(yard: Yard, how: str) -> None:
-    store = await yard.open("a", "bad", "c")
-    await yard.take()
-    yard.damage("bad", how)
-    yard.clock.advance(timedelta(minutes=5))
-    await run_once(StuckJobs(store.jobs), RunContext(store.journal, yard.clock, Ids(yard.clock)))
-    assert {"a", "c"} <= set(await yard.listed(JobState.READY))
-    assert {"a", "c"} <= set(await yard.take())
+async def test_stuck_jobs_go_past_an_invalid_row(scene: Scene, how: str) -> None:
+    store = await scene.open("a", "bad", "c")
+    await scene.take()
+    scene.damage("bad", how)
+    scene.clock.advance(timedelta(minutes=5))
+    await run_once(StuckJobs(store.jobs), RunContext(store.journal, scene.clock, Ids(scene.clock)))
+    assert {"a", "c"} <= set(await scene.listed(JobState.READY))
+    assert {"a", "c"} <= set(await scene.take())
     await store.close()
 
 
-async def test_a_place_that_is_none_is_shown_and_harms_nothing(yard: Yard) -> None:
-    store = await yard.open("a", "bad", "c")
-    yard.damage("bad", "state = 9")
+async def test_a_place_that_is_none_is_shown_and_harms_nothing(scene: Scene) -> None:
+    store = await scene.open("a", "bad", "c")
+    scene.damage("bad", "state = 9")
     found = await store.jobs.get("bad")
     assert found is not None
     assert (found.info.state, found.info.reason) == (JobState.DEAD, Reason.INVALID_PAYLOAD)
-    assert await yard.listed(JobState.READY) == {"a": None, "c": None}
-    assert await yard.listed(JobState.DEAD) == {"bad": Reason.INVALID_PAYLOAD}
-    assert await yard.take() == ["a", "c"]
+    assert await scene.listed(JobState.READY) == {"a": None, "c": None}
+    assert await scene.listed(JobState.DEAD) == {"bad": Reason.INVALID_PAYLOAD}
+    assert await scene.take() == ["a", "c"]
     await store.close()
 
 
-async def test_an_id_that_is_no_text_costs_its_job_only(yard: Yard) -> None:
-    store = await yard.open("a", "bad", "c")
-    yard.damage("bad", f"id = {NO_TEXT}")
-    assert await yard.listed(JobState.READY) == {"a": None, "a\ufffd": Reason.INVALID_PAYLOAD, "c": None}
-    assert await yard.take() == ["a", "c"]
-    assert await yard.take() == []
+async def test_an_id_that_is_no_text_costs_its_job_only(scene: Scene) -> None:
+    store = await scene.open("a", "bad", "c")
+    scene.damage("bad", f"id = {NO_TEXT}")
+    assert await scene.listed(JobState.READY) == {"a": None, "a\ufffd": Reason.INVALID_PAYLOAD, "c": None}
+    assert await scene.take() == ["a", "c"]
+    assert await scene.take() == []
     await store.close()
 
 
-async def test_counts_go_past_instants_outside_of_the_calendar(yard: Yard) -> None:
-    store = await yard.open("a")
-    yard.damage("a", f"ready_at = {BEFORE}")
+async def test_counts_go_past_instants_outside_of_the_calendar(scene: Scene) -> None:
+    store = await scene.open("a")
+    scene.damage("a", f"ready_at = {BEFORE}")
     await store.jobs.heartbeat(WorkerInfo("w", "host", 1, 1), [], heartbeat_timeout=HEARTBEAT_TIMEOUT)
-    yard.write(f"UPDATE workers SET deadline = {FAR}, heartbeat_at = {BEFORE}")
+    scene.write(f"UPDATE workers SET deadline = {FAR}, heartbeat_at = {BEFORE}")
     counts = await store.jobs.counts()
     assert (counts.queues[0].ready, len(counts.workers)) == (1, 1)
     await store.close()

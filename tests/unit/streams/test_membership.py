@@ -15,7 +15,7 @@ from wrasse.streams.membership import JoinOptions, Membership
 EVERY = timedelta(seconds=1)
 
 
-class Desk:
+class Scene:
     """Streams in memory, and somebody who reads some of them."""
 
     def __init__(self, pattern: str, *, most: int = 10_000) -> None:
@@ -40,41 +40,41 @@ class Desk:
 
 
 async def test_a_stream_that_was_there_is_read_from_where_the_group_was_to_begin() -> None:
-    desk = Desk("a.*")
-    await desk.append("a.x")
-    await desk.members.refresh()
-    assert (desk.members.subjects, await desk.lag("a.x")) == (("a.x",), 0)
+    scene = Scene("a.*")
+    await scene.append("a.x")
+    await scene.members.refresh()
+    assert (scene.members.subjects, await scene.lag("a.x")) == (("a.x",), 0)
 
 
 async def test_a_stream_that_comes_later_is_read_from_its_first_entry() -> None:
-    desk = Desk("a.*")
-    await desk.members.refresh()
-    await desk.append("a.x", "b.x")
-    desk.clock.advance(EVERY)
-    await desk.members.refresh()
-    assert (desk.members.subjects, await desk.lag("a.x")) == (("a.x",), 1)
+    scene = Scene("a.*")
+    await scene.members.refresh()
+    await scene.append("a.x", "b.x")
+    scene.clock.advance(EVERY)
+    await scene.members.refresh()
+    assert (scene.members.subjects, await scene.lag("a.x")) == (("a.x",), 1)
 
 
 async def test_nobody_looks_more_often_than_told() -> None:
-    desk = Desk("a.*")
-    await desk.members.refresh()
-    await desk.append("a.x")
-    await desk.members.refresh()
-    assert desk.members.subjects == ()
+    scene = Scene("a.*")
+    await scene.members.refresh()
+    await scene.append("a.x")
+    await scene.members.refresh()
+    assert scene.members.subjects == ()
 
 
 async def test_a_subject_is_joined_before_its_stream_is_there() -> None:
-    desk = Desk("a.x")
-    await desk.members.refresh()
-    await desk.append("a.x")
-    assert (desk.members.subjects, await desk.lag("a.x")) == (("a.x",), 1)
+    scene = Scene("a.x")
+    await scene.members.refresh()
+    await scene.append("a.x")
+    assert (scene.members.subjects, await scene.lag("a.x")) == (("a.x",), 1)
 
 
 async def test_more_streams_than_can_be_read_are_refused_and_not_cut_off() -> None:
-    desk = Desk("a.*", most=3)
-    await desk.append("a.1", "a.2", "a.3")
-    await desk.members.refresh()
-    await desk.append("a.4")
-    desk.clock.advance(EVERY)
+    scene = Scene("a.*", most=3)
+    await scene.append("a.1", "a.2", "a.3")
+    await scene.members.refresh()
+    await scene.append("a.4")
+    scene.clock.advance(EVERY)
     with pytest.raises(UsageError, match="more than 3 streams"):
-        await desk.members.refresh()
+        await scene.members.refresh()

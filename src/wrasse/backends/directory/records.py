@@ -137,10 +137,10 @@ class RecordFiles:
         def begin() -> Walk:
             return Walk(self._files, _RECORDS, self._folder, b"", prefix, after)
 
-        def look(stored: bytes, path: bytes) -> StoredRecord | None:
+        def read(stored: bytes, path: bytes) -> StoredRecord | None:
             return self._listed(path) if path == self._path(stored) else None
 
-        return self._listings.cut(prefix, after, limit, begin, look)
+        return self._listings.cut(prefix, after, limit, begin, read)
 
     def due(
         self, horizon: datetime, after: DueCursor | None, limit: int

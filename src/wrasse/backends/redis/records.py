@@ -304,7 +304,7 @@ class RedisFlatRecords(ConditionalRecords):
             self._writer.status_index, (lower, upper), limit, letters, _status_cursor, newest=newest
         )
 
-    async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignScan:
+    async def scan(self, after: str | None, limit: int, *, dry: bool) -> ForeignScan:
         """See SharedRecords. The cursor of the scan is kept in Redis, so that it outlives the process."""
         check_limit(limit, "records")
         cursor: Word = after if after is not None else await self._client.ask("GET", self._writer.scan) or _START

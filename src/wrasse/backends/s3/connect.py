@@ -54,7 +54,7 @@ async def probe(client: Client, prefix: bytes) -> Conditions:
     return found
 
 
-async def look(client: Client, prefix: bytes) -> Conditions:
+async def read_conditions(client: Client, prefix: bytes) -> Conditions:
     """Finds out by reading what a reader must know. A store in byte order lists the folder `x` after `x.~`; one that
     lists by folder has passed it by then, and keeps no unusual keys either. In a bucket without folders the two list
     alike."""
@@ -238,7 +238,7 @@ class S3(ObjectStore):
             client = Client(wire)
             await client.bucket_is_there()
             if to_read:
-                return cls(Client(wire, await look(client, prefix), lambda: probe(client, prefix)))
+                return cls(Client(wire, await read_conditions(client, prefix), lambda: probe(client, prefix)))
             client.conditions = await probe(client, prefix)
             return cls(client)
         except BaseException:

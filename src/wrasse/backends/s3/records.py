@@ -155,7 +155,7 @@ class RecordObjects:
     async def leave(self, stored: bytes, due_at: datetime) -> None:
         """Deletes an entry that a change left, unless the record needs it again."""
         name, due_bucket = _name(stored), self._index.due_buckets.due_bucket(due_at)
-        await self._index.look(name, due_bucket)
+        await self._index.read_entry(name, due_bucket)
         held = self._known.get(name) or await self._load(name)
         if self._due_bucket_of(held) != due_bucket:
             await self._index.leave(name, due_bucket)
@@ -394,7 +394,7 @@ class S3DueIndex:
         except (NoAnswer, StoreUnavailable):
             return  # a stale entry is read once more
 
-    async def look(self, name: bytes, due_bucket: str) -> None:
+    async def read_entry(self, name: bytes, due_bucket: str) -> None:
         """Reads an entry that this process neither wrote nor saw."""
         if (due_bucket, name) not in self._entries:
             seen = await self._client.head(self._key(due_bucket, name))

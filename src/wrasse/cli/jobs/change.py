@@ -304,7 +304,7 @@ async def _fsck(ctx: CommandContext, repair: bool) -> None:
     async with opened(config) as store:
         if store.fsck is None:
             ctx.answer(
-                {"checked": False, "damage": [], "repaired": False, "why": NOTHING_TO_CHECK},
+                {"checked": False, "inconsistencies": [], "repaired": False, "why": NOTHING_TO_CHECK},
                 lambda: click.echo(NOTHING_TO_CHECK),
             )
             return
@@ -312,14 +312,14 @@ async def _fsck(ctx: CommandContext, repair: bool) -> None:
             found = await store.fsck.check(
                 repair=repair, heartbeat_timeout=config.settings.worker.heartbeat_ttl, seen=seen
             )
-    damage = [picked(each, "kind about repair count repaired names") for each in found]
-    answer = {"checked": True, "damage": damage, "repaired": repair}
-    ctx.answer(answer, lambda: _tell_damage(found, repair))
+    inconsistencies = [picked(each, "kind about repair count repaired names") for each in found]
+    answer = {"checked": True, "inconsistencies": inconsistencies, "repaired": repair}
+    ctx.answer(answer, lambda: _tell_inconsistencies(found, repair))
     if any(each.repaired < each.count for each in found):
         raise click.exceptions.Exit(1)
 
 
-def _tell_damage(found: Sequence[Inconsistency], repair: bool) -> None:
+def _tell_inconsistencies(found: Sequence[Inconsistency], repair: bool) -> None:
     rows = [(each.kind, each.count, each.about, each.repair) for each in found]
     columns = ("inconsistency", "count", "what it is", "what was done" if repair else "what --repair does")
     show_table(columns, rows, empty="no inconsistency")

@@ -301,12 +301,18 @@ async def _stats(ctx: CommandContext) -> None:
         if shut:
             left = [(each.queue, each.state, each.worker, ago(each.since, counts.at)) for each in shut]
             show_table(("paused queue", "breaker", "by worker", "since"), left)
-        for each in counts.damage:
+        for each in counts.unreadable:
             click.echo(f"not counted: {each}; see `wrasse jobs fsck`", err=True)
 
     workers = [worker_json(each, counts.at) for each in counts.workers]
     queues, breakers = [queue_json(each) for each in counts.queues], [shut_json(each) for each in shut]
-    answer = {"at": counts.at, "queues": queues, "workers": workers, "breakers": breakers, "damage": counts.damage}
+    answer = {
+        "at": counts.at,
+        "queues": queues,
+        "workers": workers,
+        "breakers": breakers,
+        "unreadable": counts.unreadable,
+    }
     ctx.answer(answer, text)
 
 

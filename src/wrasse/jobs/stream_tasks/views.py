@@ -217,7 +217,7 @@ class TaskStrays:
         seen = adopted = 0
         cursor, ended = "", True
         if self._shared is not None:
-            found = await self._shared.look(after, limit, dry=dry)
+            found = await self._shared.scan(after, limit, dry=dry)
             cursor, ended = found.cursor, found.ended
             for record in found.changed:
                 seen += 1
