@@ -7,11 +7,11 @@ before them: the listing continues with what is served next. It may show a job t
 `slice_of` and `slices` read a sorted set of jobs with their texts, in one round trip each. A cursor is a score and a
 member, not a rank: the page begins after it even if that member has moved.
 
-`find_waiting` finds waiting jobs by their ids. No index names them, so that a queued job costs no more than its bytes:
-a script scans the lists, a bounded number of entries and bytes per call. A job that does not move cannot be missed: a
-due job moves from a delayed set to a list, and both are scanned in that order; a list is scanned from the end where jobs
-are pushed, so that concurrent pushes and claims skip no entry. Before that, one call scans the entries that are served
-next: a delete of a page of a listing finds them there.
+`find_waiting` finds waiting jobs by their ids. No index names them, so that a queued job costs no more than its
+bytes: a script scans the lists, a bounded number of entries and bytes per call. A job that does not move cannot be
+missed: a due job moves from a delayed set to a list, and both are scanned in that order; a list is scanned from the
+end where jobs are pushed, so that concurrent pushes and claims skip no entry. Before that, one call scans the entries
+that are served next: a delete of a page of a listing finds them there.
 
 The others read whole structures for fsck: what exists all the while is read at least once.
 """
