@@ -98,7 +98,7 @@ async def test_a_job_is_claimed_run_and_completed_within_its_files(trace: Trace,
             assert await worker.run_pending() == 1
 
         files = await trace.files(one_job)
-    check_budget(files, of(where, sqlite=19, redis=23))
+    check_budget(files, of(where, sqlite=20, redis=24))
 
 
 async def test_a_publish_stays_within_its_files(trace: Trace, where: str) -> None:

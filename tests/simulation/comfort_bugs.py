@@ -104,8 +104,8 @@ class LimitsAreOfEachWorker(MemoryJobs):
 
 
 class _PerCall(Rates):
-    def took(self, queue: str, count: int, rates: Sequence[Rate], now: datetime) -> None:
-        super().took(queue, min(count, 1), rates, now)
+    def note_claims(self, queue: str, count: int, rates: Sequence[Rate], now: datetime) -> None:
+        super().note_claims(queue, min(count, 1), rates, now)
 
 
 class LimitsCountTakesAndNotJobs(MemoryJobs):
@@ -121,8 +121,8 @@ class NamesAreFreeOnceTheirJobRuns(MemoryJobs):
 
 
 class _NoWindows(Uniques):
-    def take(self, job: Job, now: datetime) -> None:
-        super().take(replace(job, window=timedelta(0)), now)
+    def assign(self, job: Job, now: datetime) -> None:
+        super().assign(replace(job, window=timedelta(0)), now)
 
 
 class WindowsEndWithTheJob(MemoryJobs):

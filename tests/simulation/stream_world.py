@@ -28,7 +28,7 @@ from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Nak, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, EntryId
 from wrasse.streams.alerts import Alerts
-from wrasse.streams.consumer import Consumer, ConsumerSettings
+from wrasse.streams.consumer import Consumer, ConsumerSettings, StreamSubscription
 from wrasse.streams.delivery import Received
 from wrasse.streams.group_census import Census, IdleObservations, PlainSurvey
 from wrasse.streams.publisher import Publisher
@@ -271,7 +271,8 @@ class World:
             network = self.network()
             groups = FaultyGroups(self.groups, network)  # type: ignore[arg-type]
             streams = FaultyStreams(self.streams, network)
-            consumer = self.bug.consumer(streams, groups, self.clock, S, G, self._handle, SETTINGS)
+            subscription = StreamSubscription(S, G, self._handle, SETTINGS)
+            consumer = self.bug.consumer(streams, groups, self.clock, subscription)
             running = asyncio.ensure_future(consumer.run())
             try:
                 await self._live(running, network)

@@ -431,9 +431,11 @@ class MemoryJobs:
 
     def _move(self, move: Move, now: datetime) -> Outcome:
         row = self._index.find(moved_id(move))
-        if row is None:
-            return Outcome.CONFLICT
-        return self._changed(rules.move(row, move, now, rank=next(self._back), token=next(self._token)), now)
+        return Outcome.CONFLICT if row is None else self._changed(self._moved(row, move, now), now)
+
+    def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
+        """The row after this move, if the move's condition holds."""
+        return rules.move(row, move, now, rank=next(self._back), token=next(self._token))
 
     def _changed(self, row: JobRow | None, now: datetime) -> Outcome:
         """Stores a changed row, with the follow-ups of a finish."""
