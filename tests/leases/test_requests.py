@@ -198,8 +198,8 @@ async def test_a_key_that_is_never_at_rest_costs_one_delete_for_several_leases(p
     await leases.close()
     deletes, left = objects.calls.count("delete"), await place.states("orders/1")
     await place.pass_time(HOURS)
-    # On a loaded machine a few releases are cleaned up before the next acquire is under way.
-    assert (deletes <= 5 * TOGETHER // 4, len(left), await place.due()) == (True, 1, []), deletes
+    # 5 batches, one more at each end; a delete that is slow is sent again with the batch of the next release.
+    assert (deletes <= 5 * TOGETHER // 2, len(left), await place.due()) == (True, 1, []), deletes
 
 
 @CALLS
