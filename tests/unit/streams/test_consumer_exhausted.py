@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance.mail import AUTO, DEAD, Scene, eventually, reached
+from conformance.mail import AUTO, DEAD, StreamClient, eventually, reached
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.streams.consumer import RELEASES_MAX
@@ -23,13 +23,13 @@ QUICK = replace(AUTO, deliveries_max=1, nak_delay=timedelta(milliseconds=1), nak
 
 
 @pytest.fixture
-def scene() -> Scene:
+def client() -> StreamClient:
     clock = SystemClock()
-    return Scene(SimpleNamespace(backend=Memory(clock), clock=clock))
+    return StreamClient(SimpleNamespace(backend=Memory(clock), clock=clock))
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, None])
-async def test_what_runs_out_spends_no_delivery(scene: Scene, error: int | None) -> None:
+async def test_what_runs_out_spends_no_delivery(client: StreamClient, error: int | None) -> None:
     calls: list[int] = []
 
     async def handler(received: Received) -> None:
@@ -37,15 +37,15 @@ async def test_what_runs_out_spends_no_delivery(scene: Scene, error: int | None)
         if len(calls) <= RELEASES_MAX:
             raise MemoryError if error is None else OSError(error, "no more")
 
-    await scene.publish(b"1")
-    async with scene.consuming(handler, QUICK) as consumer:
+    await client.publish(b"1")
+    async with client.consuming(handler, QUICK) as consumer:
         await eventually(lambda: reached(consumer.tally.acked, 1))
     assert calls == [1] * (RELEASES_MAX + 1), "one delivery"
-    assert (consumer.tally.failed, await scene.entries(DEAD)) == (0, ())
+    assert (consumer.tally.failed, await client.entries(DEAD)) == (0, ())
 
 
 async def test_a_plain_handler_for_which_there_is_no_thread_spends_no_delivery(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    client: StreamClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, refused, calls = threading.Thread.start, list[str](), list[int]()
 
@@ -56,32 +56,32 @@ async def test_a_plain_handler_for_which_there_is_no_thread_spends_no_delivery(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", starts)
-    await scene.publish(b"1")
-    async with scene.consuming(lambda received: calls.append(received.number), QUICK) as consumer:
+    await client.publish(b"1")
+    async with client.consuming(lambda received: calls.append(received.number), QUICK) as consumer:
         await eventually(lambda: reached(consumer.tally.acked, 1))
     assert (len(refused), calls, consumer.tally.failed) == (2, [1], 0)
 
 
-async def test_a_handler_that_always_runs_out_of_something_has_failed_in_the_end(scene: Scene) -> None:
+async def test_a_handler_that_always_runs_out_of_something_has_failed_in_the_end(client: StreamClient) -> None:
     async def handler(received: Received) -> None:
         raise OSError(errno.ENOSPC, "no more")
 
-    await scene.publish(b"1")
-    async with scene.consuming(handler, QUICK) as consumer:
+    await client.publish(b"1")
+    async with client.consuming(handler, QUICK) as consumer:
         await eventually(lambda: reached(consumer.tally.dead, 1))
-    assert (consumer.tally.failed, len(await scene.entries(DEAD))) == (1, 1)
+    assert (consumer.tally.failed, len(await client.entries(DEAD))) == (1, 1)
 
 
-async def test_a_consumer_that_ends_meanwhile_gives_the_message_back(scene: Scene) -> None:
+async def test_a_consumer_that_ends_meanwhile_gives_the_message_back(client: StreamClient) -> None:
     calls: list[int] = []
 
     async def handler(received: Received) -> None:
         calls.append(received.number)
         raise OSError(errno.ENOSPC, "no more")
 
-    await scene.publish(b"1")
+    await client.publish(b"1")
     slow = replace(QUICK, nak_delay=timedelta(hours=1), nak_delay_max=timedelta(hours=1))
-    async with scene.consuming(handler, slow) as consumer:
+    async with client.consuming(handler, slow) as consumer:
         await eventually(lambda: reached(len(calls), 1))
     assert (consumer.tally.failed, consumer.tally.nacked, len(calls)) == (0, 1, 1)
 
@@ -98,10 +98,10 @@ async def _exits(received: Received) -> None:
 
 @pytest.mark.parametrize("handler", [_waits_for_what_is_cancelled, _exits])
 async def test_a_handler_that_is_cancelled_or_exits_costs_its_message(
-    scene: Scene, handler: Callable[[Received], Awaitable[None]]
+    client: StreamClient, handler: Callable[[Received], Awaitable[None]]
 ) -> None:
     for body in (b"1", b"2"):
-        await scene.publish(body)
-    async with scene.consuming(handler, replace(QUICK, concurrency=1)) as consumer:
+        await client.publish(body)
+    async with client.consuming(handler, replace(QUICK, concurrency=1)) as consumer:
         await eventually(lambda: reached(consumer.tally.dead, 2))
-    assert (consumer.tally.failed, len(await scene.entries(DEAD))) == (2, 2)
+    assert (consumer.tally.failed, len(await client.entries(DEAD))) == (2, 2)
