@@ -34,11 +34,8 @@ from wrasse.ports.streams import Surveys
 
 UNLIMITED = -1
 _OLDEST, _SENDS_TIME = (2, 9), (2, 10)
-_CHECKS_CONDITIONS = (
-    2,
-    9,
-    21,
-)  # before, a cluster confirmed two writes that expected the same last message (nats-server #4320)
+# Before, a cluster confirmed two writes that expected the same last message (nats-server #4320).
+_CHECKS_CONDITIONS = (2, 9, 21)
 _FULL = 0.9  # of a limit
 _ENVELOPE = 4 << 10
 _SMALL_PAYLOAD = 256 << 10
