@@ -43,7 +43,7 @@ from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.leases.transactions import manager
 from wrasse.runtime.backends import Stores
-from wrasse.runtime.engine import build_lease_sweep, build_orphans, build_task_sweep, retention
+from wrasse.runtime.engine import build_lease_sweep, build_orphans, build_task_sweep, retention, stray_search
 from wrasse.runtime.open_ports import OpenPorts, open_homes
 from wrasse.runtime.stream_tasks import task_home
 from wrasse.runtime.worker import breaker_settings, build_worker
@@ -295,6 +295,15 @@ def test_a_value_that_the_document_forbids_is_refused_by_its_name(keys: Mapping[
 def test_the_knobs_of_the_reaper_have_the_documents_defaults() -> None:
     own = Settings().reaper
     assert (own.scan_count, own.pass_budget, own.page_jitter, own.jitter) == (100, timedelta(seconds=0.2), 0.5, 0.25)
+
+
+def test_the_knobs_of_the_reaper_reach_the_search_for_strays() -> None:
+    knobs = {"reaper.scan_count": 7, "reaper.pass_budget": "3s", "reaper.page_delay": "40ms", "reaper.page_jitter": 0.9}
+    strays = Memory(SystemClock()).strays
+    search = stray_search(loaded("file", knobs).settings.reaper, strays, SystemClock())
+    assert (search.limit, search.runtime_max, search.pause, search.pause_jitter) == (
+        7, timedelta(seconds=3), timedelta(milliseconds=40), 0.9,
+    )  # fmt: skip
 
 
 # 000: sweeper and archiver
